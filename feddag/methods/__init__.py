@@ -1,0 +1,53 @@
+"""One file per algorithm. A method is found by being here; nothing else lists it.
+
+A method of your own is named `module:Class` and needs no change in this package.
+"""
+
+import importlib
+import pkgutil
+import sys
+from functools import cache
+from pathlib import Path
+
+from feddag.errors import FeddagError, nearest
+from feddag.methods.base import Method, MethodSettings
+
+__all__ = ["Method", "MethodSettings", "all_methods", "find_method"]
+
+
+@cache
+def all_methods() -> dict[str, type[Method]]:
+    """Every method in this folder, by name.
+
+    >>> "fedavg" in all_methods()
+    True
+    """
+    found: dict[str, type[Method]] = {}
+    for module_info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{module_info.name}")
+        for item in vars(module).values():
+            if isinstance(item, type) and issubclass(item, Method) and "name" in vars(item):
+                found[item.name] = item
+    return dict(sorted(found.items()))
+
+
+def find_method(name: str) -> type[Method]:
+    """The method of that name, or of `module:Class`."""
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        if str(Path.cwd()) not in sys.path:
+            sys.path.insert(0, str(Path.cwd()))
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise FeddagError(f"method = '{name}' could not be imported: {error}") from error
+        if not (isinstance(found, type) and issubclass(found, Method)):
+            raise FeddagError(f"method = '{name}' is not a subclass of feddag.Method")
+        return found
+    methods = all_methods()
+    if name not in methods:
+        raise FeddagError(
+            f"method = '{name}' is not a method; allowed are {', '.join(methods)} or module:Class"
+            f"{nearest(name, methods)}"
+        )
+    return methods[name]

@@ -1,0 +1,214 @@
+"""feddag run | compare | fields | data: every command is a thin layer over the Python functions."""
+
+import errno
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from feddag.compare import compare_methods
+from feddag.data import obtain
+from feddag.data.clients import count_classes
+from feddag.data.datasets import load as load_dataset
+from feddag.errors import FeddagError
+from feddag.experiment import DEFAULT_METHOD, Experiment, parse_setting, read_experiment
+from feddag.history import RunDirectory
+from feddag.methods import all_methods
+from feddag.run import run as run_experiment
+from feddag.screen import RESULT_COLUMNS, progress, result_row, say, show_clients, show_table
+
+app = typer.Typer(
+    help="Clustered federated learning for clients whose data differ.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="What data is available; obtain it; see how clients share it.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+console = Console(highlight=False)
+
+YARDSTICKS = ("local", "fedavg", "oracle")
+
+ExperimentFile = Annotated[Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="defaults for every field")]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any field; `feddag fields`")]
+DatasetOption = Annotated[str | None, typer.Option(help="a name, an .npz file or a folder of images")]
+PartitionOption = Annotated[str | None, typer.Option(help="how clients get their samples")]
+ClientsOption = Annotated[int | None, typer.Option(help="number of clients")]
+RoundsOption = Annotated[int | None, typer.Option(help="communication rounds")]
+SeedOption = Annotated[int | None, typer.Option(help="everything random follows from it")]
+RunsOption = Annotated[Path, typer.Option(help="folder of run directories")]
+
+
+def read(file: Path | None, settings: list[str] | None, **flags: Any) -> Experiment:
+    """CLI over file over default."""
+    overrides = {name: value for name, value in flags.items() if value is not None}
+    return read_experiment(file, overrides | dict(parse_setting(text) for text in settings or []))
+
+
+@app.command()
+def run(
+    experiment: ExperimentFile = None,
+    dataset: DatasetOption = None,
+    partition: PartitionOption = None,
+    method: Annotated[str | None, typer.Option(help="the algorithm")] = None,
+    clients: ClientsOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    settings: Settings = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="run directory to make")] = None,
+    resume: Annotated[Path | None, typer.Option(metavar="RUN_DIR", help="go on with an unfinished run")] = None,
+) -> None:
+    """Run one experiment and leave everything in a run directory."""
+    flags = {"dataset": dataset, "partition": partition, "method": method, "clients": clients}
+    flags |= {"rounds": rounds, "seed": seed}
+    if resume is not None:
+        if experiment or settings or out or any(value is not None for value in flags.values()):
+            raise FeddagError("--resume goes on with the run's own experiment and takes no other option")
+        if not RunDirectory(resume).experiment.exists():
+            raise FeddagError(f"--resume '{resume}' is not a run directory: it has no experiment.toml")
+        chosen, directory = read_experiment(RunDirectory(resume).experiment, {}), resume
+    else:
+        chosen = read(experiment, settings, **flags)
+        directory = out or free_directory(Path("runs") / chosen.title())
+    try:
+        with progress(console, chosen.method, chosen.rounds) as observer:
+            finished = run_experiment(chosen, directory, resume=resume is not None, observer=observer)
+    except KeyboardInterrupt:
+        stop(f"stopped; go on with: feddag run --resume {directory}", 130)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        stop(f"the disk is full; make room and go on with: feddag run --resume {directory}", 1)
+    show_results([finished.result], chosen)
+    say(console, f"run directory: {directory}")
+
+
+@app.command()
+def compare(
+    experiment: ExperimentFile = None,
+    methods: Annotated[str | None, typer.Option(help="comma-separated; default: the yardsticks")] = None,
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0",
+    dataset: DatasetOption = None,
+    partition: PartitionOption = None,
+    clients: ClientsOption = None,
+    rounds: RoundsOption = None,
+    settings: Settings = None,
+    runs: RunsOption = Path("runs"),
+    results: Annotated[Path, typer.Option(help="folder of kept results")] = Path("results"),
+    keep: Annotated[bool, typer.Option("--keep", help="also keep each result in --results")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="run even what has a result")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="also write all results here")] = None,
+) -> None:
+    """Run several methods on identical partitions: one table, mean ± std over seeds.
+
+    Finished results are taken from --runs and --results, and unfinished runs go on where they stopped, so a long
+    comparison can be stopped, continued, and extended by a method or a seed.
+    """
+    base = read(experiment, settings, dataset=dataset, partition=partition, clients=clients, rounds=rounds)
+    default = list(dict.fromkeys([*YARDSTICKS, DEFAULT_METHOD]))
+    names = [name.strip() for name in methods.split(",")] if methods else default
+    try:
+        numbers = [int(seed) for seed in seeds.split(",")]
+    except ValueError:
+        raise FeddagError(f"--seeds '{seeds}' is not a comma-separated list of whole numbers") from None
+    experiments = [base.with_(method=name, seed=seed) for name in names for seed in numbers]
+    try:
+        found = compare_methods(experiments, runs, results if keep else None, [] if fresh else [runs, results], console)
+    except KeyboardInterrupt:
+        stop("stopped; the same command goes on where it was", 130)
+    show_results(found, base)
+    say(console, f"run directories: {runs}/")
+    if json_file:
+        from feddag.history import write_atomically
+
+        write_atomically(json_file, json.dumps(found, indent=1) + "\n")
+
+
+@app.command()
+def fields() -> None:
+    """List every field of an experiment: for TOML files, --set and Python alike."""
+    rows = [(name, field) for name, field in Experiment.model_fields.items()]
+    show_table(console, "every experiment", ("field", "default", "meaning"), [_field_row(*row) for row in rows])
+    for method in all_methods().values():
+        if method.Settings.model_fields:
+            own = [_field_row(*row) for row in method.Settings.model_fields.items()]
+            show_table(console, f"\nmethod = {method.name}", ("field", "default", "meaning"), own)
+
+
+def _field_row(name: str, field: Any) -> tuple[str, str, str]:
+    return name, "" if field.default is None else str(field.default), field.description or ""
+
+
+@data_app.command("list")
+def data_list() -> None:
+    """What datasets there are, and which are here."""
+    rows = [(item.name, item.summary, item.where) for item in obtain.available()]
+    show_table(console, "datasets", ("name", "content", "where"), rows)
+
+
+@data_app.command("get")
+def data_get(name: str) -> None:
+    """Obtain a dataset and verify it."""
+    say(console, f"{name}: {obtain.get(name)}")
+
+
+@data_app.command("show")
+def data_show(
+    experiment: ExperimentFile = None,
+    dataset: DatasetOption = None,
+    partition: PartitionOption = None,
+    clients: ClientsOption = None,
+    seed: SeedOption = None,
+    settings: Settings = None,
+) -> None:
+    """Draw the clients x classes picture."""
+    chosen = read(experiment, settings, dataset=dataset, partition=partition, clients=clients, seed=seed)
+    loaded = load_dataset(chosen.dataset)
+    division = chosen.divide(loaded)
+    groups = ["-"] * len(division.train) if division.truth is None else [str(group) for group in division.truth]
+    classes = loaded.classes or tuple(map(str, range(loaded.num_classes)))
+    say(console, f"{chosen.dataset}, {chosen.partition}, seed {chosen.seed}")
+    show_clients(console, count_classes(loaded, division), groups, classes)
+
+
+def show_results(results: list[dict[str, Any]], experiment: Experiment) -> None:
+    """The closing table: a line a method."""
+    methods = list(dict.fromkeys(result["method"] for result in results))
+    rows = [result_row([result for result in results if result["method"] == method]) for method in methods]
+    seeds = sorted({result["seed"] for result in results})
+    title = (
+        f"{experiment.dataset}, {experiment.partition}, {results[0]['clients']} clients, {experiment.rounds} rounds, "
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    )
+    show_table(console, title, RESULT_COLUMNS, rows)
+    dropped = [result["method"] for result in results if result["answers_missing"]]
+    if dropped:
+        say(console, f"some answers of clients were missing in: {', '.join(dropped)}; history.jsonl says why")
+
+
+def free_directory(wanted: Path) -> Path:
+    """The wanted directory, or the first of `-2`, `-3`, ... that is free."""
+    number, path = 1, wanted
+    while path.exists():
+        number += 1
+        path = wanted.with_name(f"{wanted.name}-{number}")
+    return path
+
+
+def stop(sentence: str, code: int) -> None:
+    """End with one sentence and no traceback."""
+    print(f"feddag: {sentence}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """The `feddag` program: a mistake of the user's is one sentence and exit code 2."""
+    try:
+        app()
+    except FeddagError as error:
+        print(f"feddag: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,52 @@
+"""How good a model is on samples: counted per class, so that any client's score can be put together from counts."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from feddag.client.train import load_weights
+from feddag.client.work import Client
+from feddag.federation import ModelSource, Result, Step, Weights
+
+EVALUATION_BATCH = 512
+
+
+@dataclass(frozen=True)
+class Evaluate(Step):
+    """Score a model on the client's test samples: per class, how many it got right, of how many, with what loss."""
+
+    model: ModelSource = None
+
+    def run(self, client: Client) -> Result:
+        return Result(arrays={"counts": client.score(client.weights(self.model))})
+
+
+def count_correct(model: nn.Module, weights: Weights, x: Tensor, y: Tensor, num_classes: int) -> Tensor:
+    """A num_classes x 3 table in float64: correct, samples, summed cross-entropy of each class."""
+    load_weights(model, weights)
+    model.eval()
+    table = torch.zeros(num_classes, 3, dtype=torch.float64)
+    with torch.inference_mode():
+        for inputs, labels in zip(torch.split(x, EVALUATION_BATCH), torch.split(y, EVALUATION_BATCH), strict=True):
+            scores = model(inputs)
+            losses = functional.cross_entropy(scores, labels, reduction="none")
+            hits = scores.argmax(dim=1) == labels
+            table.index_add_(0, labels, torch.stack([hits, torch.ones_like(hits), losses], dim=1).double())
+    return table
+
+
+def balanced_accuracy(counts: Tensor) -> float:
+    """The mean of the class-wise accuracies, over the classes that have samples.
+
+    >>> balanced_accuracy(torch.tensor([[9.0, 10.0, 1.0], [1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
+    0.7
+    """
+    held = counts[counts[:, 1] > 0]
+    return float((held[:, 0] / held[:, 1]).mean())
+
+
+def mean_loss(counts: Tensor) -> float:
+    """The mean cross-entropy over all samples."""
+    return float(counts[:, 2].sum() / counts[:, 1].sum())

@@ -1,0 +1,105 @@
+"""Local training in PyTorch: the reference that every faster trainer must agree with."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from feddag.client.work import Client, LocalSettings
+from feddag.federation import ModelSource, Result, Step, Weights
+from feddag.models import seed_dropout
+
+
+@dataclass(frozen=True)
+class Train(Step):
+    """Train a model on the client's samples by SGD.
+
+    `proximal` pulls the weights towards where they started (FedProx's mu). `keep` remembers the result on the client
+    under that name; `send = False` keeps it from travelling back.
+    """
+
+    model: ModelSource = None
+    proximal: float = 0.0
+    keep: str | None = None
+    send: bool = True
+
+    def run(self, client: Client) -> Result:
+        start = client.weights(self.model)
+        batches = list(draw_batches(len(client.y), client.settings, client.rng("batches")))
+        trained, losses = train(
+            client.model, start, client.x, client.y, batches, client.settings, client.key("dropout"), self.proximal
+        )
+        client.current = trained
+        if self.keep is not None:
+            client.keep(self.keep, trained)
+        return Result(
+            weights=trained if self.send else None,
+            numbers={"loss": float(losses.mean())},
+            samples=sum(map(len, batches)),
+        )
+
+
+def draw_batches(samples: int, settings: LocalSettings, rng: np.random.Generator) -> Iterator[np.ndarray]:
+    """The sample numbers of each SGD step: whole shuffled epochs, the last batch of an epoch smaller.
+
+    With `steps` set, epochs go on until that many steps are done.
+
+    >>> [len(b) for b in draw_batches(5, LocalSettings(epochs=2, batch_size=2), np.random.default_rng(0))]
+    [2, 2, 1, 2, 2, 1]
+    >>> [len(b) for b in draw_batches(5, LocalSettings(steps=4, batch_size=2), np.random.default_rng(0))]
+    [2, 2, 1, 2]
+    """
+    per_epoch = -(-samples // settings.batch_size)
+    steps = settings.epochs * per_epoch if settings.steps is None else settings.steps
+    for step in range(steps):
+        if step % per_epoch == 0:
+            order = rng.permutation(samples)
+        start = step % per_epoch * settings.batch_size
+        yield order[start : start + settings.batch_size]
+
+
+def train(
+    model: nn.Module,
+    start: Weights,
+    x: Tensor,
+    y: Tensor,
+    batches: list[np.ndarray],
+    settings: LocalSettings,
+    dropout_key: int = 0,
+    proximal: float = 0.0,
+) -> tuple[Weights, Tensor]:
+    """SGD with momentum and weight decay on mean cross-entropy; returns the new weights and the loss of every step."""
+    load_weights(model, start)
+    model.train()
+    seed_dropout(model, dropout_key)
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    anchor = [parameter.detach().clone() for parameter in parameters] if proximal else []
+    optimiser = torch.optim.SGD(
+        parameters, settings.lr, settings.momentum, weight_decay=settings.weight_decay, fused=True
+    )
+    losses = torch.empty(len(batches))
+    with torch.random.fork_rng(devices=[]):  # a user's own random layers draw from torch's global generator
+        torch.manual_seed(dropout_key % 2**63)
+        for step, batch in enumerate(batches):
+            index = torch.from_numpy(batch)
+            loss = functional.cross_entropy(model(x[index]), y[index])
+            optimiser.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            if proximal:
+                with torch.no_grad():  # the gradient of mu / 2 * ||w - w_start||^2
+                    for parameter, origin in zip(parameters, anchor, strict=True):
+                        if parameter.grad is not None:
+                            parameter.grad.add_(parameter - origin, alpha=proximal)
+            optimiser.step()
+            losses[step] = loss.detach()
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}, losses
+
+
+def load_weights(model: nn.Module, weights: Weights) -> None:
+    """Copy weights into a network that is used again and again."""
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            value.copy_(weights[name])

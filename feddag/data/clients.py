@@ -1,0 +1,135 @@
+"""Every client's samples, shifted as its partition says and laid out so that each client's are one slice."""
+
+import hashlib
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddag.data.datasets import Dataset
+from feddag.data.partitions import Partition
+from feddag.rng import rng
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class ClientData:
+    """Training samples by client and test samples in blocks, as flat arrays that processes can map from files.
+
+    A block holds test samples of one class under one shift. Clients with the same class and shift share it, so a model
+    is scored on it once for all of them.
+    """
+
+    x: Array
+    y: Array
+    offsets: Array
+    """Client i trains on samples offsets[i] .. offsets[i + 1]."""
+    test_x: Array
+    test_y: Array
+    block_offsets: Array
+    block_list: Array
+    block_list_offsets: Array
+    mean: Array
+    std: Array
+    num_classes: Array
+
+    def samples(self, client: int) -> tuple[Array, Array]:
+        """The training samples and labels of one client."""
+        part = slice(self.offsets[client], self.offsets[client + 1])
+        return self.x[part], self.y[part]
+
+    def blocks(self, client: int) -> list[int]:
+        """The test blocks of one client."""
+        start, stop = self.block_list_offsets[client : client + 2]
+        return [int(block) for block in self.block_list[start:stop]]
+
+    def block(self, number: int) -> tuple[Array, Array]:
+        """The samples and labels of one test block."""
+        part = slice(self.block_offsets[number], self.block_offsets[number + 1])
+        return self.test_x[part], self.test_y[part]
+
+    def size(self, client: int) -> int:
+        """How many training samples the client holds."""
+        return int(self.offsets[client + 1] - self.offsets[client])
+
+    def block_size(self, number: int) -> int:
+        """How many samples the block holds."""
+        return int(self.block_offsets[number + 1] - self.block_offsets[number])
+
+    def write(self, folder: Path) -> None:
+        """Put every array into a file of its own, for `map_from`."""
+        for item in fields(self):
+            np.save(folder / f"{item.name}.npy", getattr(self, item.name))
+
+    @classmethod
+    def map_from(cls, folder: Path) -> "ClientData":
+        """The arrays of `write`, mapped and shared between processes, not copied."""
+        return cls(**{item.name: np.load(folder / f"{item.name}.npy", mmap_mode="r") for item in fields(cls)})
+
+
+def lay_out(
+    dataset: Dataset, partition: Partition, seed: int, evaluate: Literal["test", "validation"] = "test"
+) -> ClientData:
+    """Give every client its samples, with its shift applied to training and test samples alike."""
+    x = dataset.x_train[np.concatenate(partition.train)]
+    y = dataset.y_train[np.concatenate(partition.train)]
+    offsets = _offsets([len(indices) for indices in partition.train])
+    for client, shift in enumerate(partition.shifts):
+        part = slice(offsets[client], offsets[client + 1])
+        y[part] = shift.labels(y[part], dataset.num_classes)
+        if shift.corruption is not None:
+            x[part] = shift.images(x[part], rng(seed, "shift", client))
+
+    from_train = evaluate == "validation" or partition.test_from == "train"
+    pool_x, pool_y = (dataset.x_train, dataset.y_train) if from_train else (dataset.x_test, dataset.y_test)
+    tested = partition.validation if evaluate == "validation" else partition.test
+    numbers: dict[tuple[object, ...], int] = {}
+    blocks_x: list[Array] = []
+    blocks_y: list[Array] = []
+    block_lists: list[list[int]] = []
+    split: dict[int, list[tuple[int, Array, bytes]]] = {}  # many clients share one index array: split it once
+    for indices, shift in zip(tested, partition.shifts, strict=True):
+        if id(indices) not in split:
+            by_class = [(int(label), indices[pool_y[indices] == label]) for label in np.unique(pool_y[indices])]
+            split[id(indices)] = [(label, part, hashlib.sha256(part.tobytes()).digest()) for label, part in by_class]
+        block_lists.append([])
+        for label, chosen, fingerprint in split[id(indices)]:
+            key = (shift, label, fingerprint)
+            if key not in numbers:
+                numbers[key] = len(numbers)
+                images: Array = pool_x[chosen]
+                if shift.corruption is not None:
+                    images = shift.images(images, rng(seed, "shift test", numbers[key]))
+                blocks_x.append(images)
+                blocks_y.append(shift.labels(pool_y[chosen], dataset.num_classes))
+            block_lists[-1].append(numbers[key])
+
+    return ClientData(
+        x=x,
+        y=y,
+        offsets=offsets,
+        test_x=np.concatenate(blocks_x),
+        test_y=np.concatenate(blocks_y),
+        block_offsets=_offsets([len(block) for block in blocks_y]),
+        block_list=np.array([number for blocks in block_lists for number in blocks], np.int64),
+        block_list_offsets=_offsets([len(blocks) for blocks in block_lists]),
+        mean=np.asarray(dataset.mean, np.float32),
+        std=np.asarray(dataset.std, np.float32),
+        num_classes=np.asarray(dataset.num_classes),
+    )
+
+
+def count_classes(dataset: Dataset, partition: Partition) -> NDArray[np.int64]:
+    """How many training samples of each class (as the client labels them) each client holds: clients x classes."""
+    table = np.zeros((len(partition.train), dataset.num_classes), np.int64)
+    for client, (indices, shift) in enumerate(zip(partition.train, partition.shifts, strict=True)):
+        labels = shift.labels(dataset.y_train[indices], dataset.num_classes)
+        table[client] = np.bincount(labels, minlength=dataset.num_classes)
+    return table
+
+
+def _offsets(sizes: list[int]) -> Array:
+    return np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)

@@ -1,0 +1,337 @@
+"""Clients on this machine: many jobs at once on all cores, the same bytes for any number of workers."""
+
+import contextlib
+import io
+import itertools
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from feddag.client.evaluate import Evaluate, count_correct
+from feddag.client.work import Client, LocalSettings, perform, to_tensor
+from feddag.data.clients import ClientData
+from feddag.federation import ClientId, Engine, Job, Own, Ref, Reply, Result, Weights, digest, kept, nbytes
+from feddag.models import ModelSpec
+
+TRIES = 3  # how often a job is run whose worker dies
+REMEMBERED = 8  # sets of weights a worker keeps at hand
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What stays the same for all work of a run."""
+
+    model: ModelSpec
+    settings: LocalSettings
+    seed: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """A job as a worker gets it: with the client's memory, and when it happens."""
+
+    job: Job
+    state: Weights
+    moment: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A model to be scored on one test block."""
+
+    model: Ref
+    block: int
+
+
+@dataclass
+class Done:
+    """A finished job, and what the client remembers now if that has changed."""
+
+    results: list[Result]
+    state: Weights | None
+
+
+class Worker:
+    """Does work with the samples at hand; lives in this process or in one of its own."""
+
+    def __init__(self, data: ClientData, place: Workplace, fetch: Callable[[Ref], Weights]) -> None:
+        self._data, self._place, self._fetch = data, place, fetch
+        self._model = place.model.build().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def do(self, work: Work | Score) -> Done | Tensor:
+        """Finish one piece of work."""
+        if isinstance(work, Score):
+            return self._score(self._fetch(work.model), [work.block])
+        x, y = self._data.samples(work.job.client)
+        client = Client(
+            id=work.job.client,
+            x=self._tensor(x),
+            y=torch.from_numpy(y.copy()),
+            model=self._model,
+            settings=self._place.settings,
+            fetch=self._fetch,
+            score=lambda weights: self._score(weights, self._data.blocks(work.job.client)),
+            seed=self._place.seed,
+            moment=work.moment,
+            state=work.state,
+        )
+        results = perform(work.job.steps, client)
+        return Done(results, None if client.state is work.state else client.state)
+
+    def _score(self, weights: Weights, blocks: Sequence[int]) -> Tensor:
+        classes = int(self._data.num_classes)
+        counts = torch.zeros(classes, 3, dtype=torch.float64)
+        for block in blocks:
+            x, y = self._data.block(block)
+            counts += count_correct(self._model, weights, self._tensor(x), torch.from_numpy(y.copy()), classes)
+        return counts
+
+    def _tensor(self, x: Any) -> Tensor:
+        return to_tensor(x, self._data.mean, self._data.std)
+
+
+class LocalEngine(Engine):
+    """All clients in simulation. With one worker everything runs in this process, with more in processes of one thread.
+
+    Worker processes map the samples and read the weights from files in a temporary folder: shared, never copied per
+    client. A worker that dies is replaced and its job run again.
+    """
+
+    def __init__(self, data: ClientData, place: Workplace, workers: int = 1) -> None:
+        self._data = data
+        self._weights: dict[str, Weights] = {}
+        self._states: dict[ClientId, tuple[int, Weights]] = {}
+        self._scores: dict[Score, Tensor] = {}
+        # One thread per worker: sums then run in one order whatever the number of cores.
+        self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        self._crew = _Crew(data, place, workers) if workers > 1 else None
+        self._alone = None if self._crew else Worker(data, place, lambda ref: self._weights[ref.digest])
+
+    def population(self) -> tuple[ClientId, ...]:
+        return tuple(range(len(self._data.offsets) - 1))
+
+    def put(self, weights: Weights) -> Ref:
+        ref = Ref(digest(weights), nbytes(weights))
+        if ref.digest not in self._weights:
+            self._weights[ref.digest] = weights
+            if self._crew:
+                self._crew.put(ref, weights)
+        return ref
+
+    def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
+        scoring = [job for job in jobs if all(isinstance(step, Evaluate) for step in job.steps)]
+        replies = self._score(scoring)
+        others = [job for job in jobs if job not in scoring] if scoring else list(jobs)
+        works = [Work(job, self._states.get(job.client, (0, {}))[1], (round, exchange)) for job in others]
+        for work, done in self._do(works, [self._data.size(job.client) for job in others]):
+            assert isinstance(work, Work)
+            assert isinstance(done, Done)
+            client = work.job.client
+            if done.state is not None:
+                self._states[client] = (round, done.state)
+            replies.append(Reply(client, done.results, self._data.size(client)))
+        return replies, {}
+
+    def end_round(self) -> None:
+        self._weights.clear()
+        if self._crew:
+            self._crew.forget_weights()
+
+    def states(self) -> dict[ClientId, tuple[int, Weights]]:
+        return dict(self._states)
+
+    def restore(self, states: dict[ClientId, tuple[int, Weights]]) -> None:
+        self._states = dict(states)
+
+    def close(self) -> None:
+        if self._crew:
+            self._crew.close()
+        torch.set_num_threads(self._threads_before)
+
+    def _score(self, jobs: Sequence[Job]) -> list[Reply]:
+        """Score each distinct (weights, block) once, and put every client's counts together from its blocks."""
+        wanted: dict[tuple[ClientId, int], list[Score]] = {}
+        for job in jobs:
+            for number, step in enumerate(job.steps):
+                assert isinstance(step, Evaluate)
+                model = self._sent(job.client, step.model)
+                wanted[job.client, number] = [Score(model, block) for block in self._data.blocks(job.client)]
+        distinct = dict.fromkeys(itertools.chain.from_iterable(wanted.values()))
+        missing = [score for score in distinct if score not in self._scores]
+        for score, counts in self._do(missing, [self._data.block_size(score.block) for score in missing]):
+            assert isinstance(score, Score)
+            assert isinstance(counts, Tensor)
+            self._scores[score] = counts
+        if jobs:  # remember only what this evaluation used: most models change in every round
+            self._scores = {score: self._scores[score] for score in distinct}
+        return [
+            Reply(
+                job.client,
+                [
+                    Result(
+                        arrays={"counts": torch.stack([self._scores[score] for score in wanted[job.client, n]]).sum(0)}
+                    )
+                    for n in range(len(job.steps))
+                ],
+                self._data.size(job.client),
+            )
+            for job in jobs
+        ]
+
+    def _sent(self, client: ClientId, source: Ref | Own | None) -> Ref:
+        if isinstance(source, Ref):
+            return source
+        if isinstance(source, Own):
+            return self.put(kept(self._states[client][1], source.name))
+        raise LookupError("the first step of a job has no step before it to take weights from")
+
+    def _do(self, works: Sequence[Work | Score], costs: Sequence[int]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
+        if self._alone:
+            return ((work, self._alone.do(work)) for work in works)
+        assert self._crew
+        longest_first = sorted(range(len(works)), key=lambda number: -costs[number])
+        return self._crew.do([works[number] for number in longest_first])
+
+
+class _Crew:
+    """Worker processes of one thread each, fed one piece of work at a time."""
+
+    def __init__(self, data: ClientData, place: Workplace, workers: int) -> None:
+        _sweep_abandoned()
+        self._folder = Path(tempfile.mkdtemp(prefix=f"feddag-{os.getpid()}-"))
+        data.write(self._folder)
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        self._context: Any = multiprocessing.get_context(method)
+        if method == "forkserver":
+            self._context.set_forkserver_preload([__name__])
+        self._place = place
+        self._processes: dict[Connection[Any, Any], Any] = {}
+        for _ in range(workers):
+            self._hire()
+
+    def put(self, ref: Ref, weights: Weights) -> None:
+        path = self._weights_file(ref.digest)
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path)
+
+    def forget_weights(self) -> None:
+        for path in self._folder.glob("*.safetensors"):
+            path.unlink()
+
+    def do(self, works: Sequence[Work | Score]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
+        waiting = deque((work, 1) for work in works)
+        busy: dict[Connection[Any, Any], tuple[Work | Score, int]] = {}
+        while waiting or busy:
+            for connection in [c for c in self._processes if c not in busy]:
+                if waiting:
+                    work, attempt = waiting.popleft()
+                    busy[connection] = work, attempt
+                    with contextlib.suppress(OSError):  # it died while idle: found out below
+                        _send(connection, work)
+            for connection in cast("list[Connection[Any, Any]]", wait(list(busy))):
+                work, attempt = busy.pop(connection)
+                try:
+                    outcome = connection.recv()
+                except (EOFError, OSError):
+                    self._replace(connection)
+                    if attempt == TRIES:
+                        raise RuntimeError(f"a worker died {TRIES} times over the same job; is memory short?") from None
+                    waiting.appendleft((work, attempt + 1))
+                    continue
+                if isinstance(outcome, str):
+                    raise RuntimeError(f"a client's work failed:\n{outcome}")
+                yield work, outcome
+
+    def close(self) -> None:
+        for connection, process in self._processes.items():
+            connection.close()
+            process.kill()
+        for process in self._processes.values():
+            process.join()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _hire(self) -> None:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_work_on, args=(theirs, self._folder, self._place), daemon=True)
+        process.start()
+        theirs.close()
+        self._processes[ours] = process
+
+    def _replace(self, connection: Any) -> None:
+        process = self._processes.pop(connection)
+        connection.close()
+        process.kill()
+        process.join()
+        self._hire()
+
+    def _weights_file(self, digest: str) -> Path:
+        return self._folder / f"{digest}.safetensors"
+
+
+def _work_on(connection: Any, folder: Path, place: Workplace) -> None:
+    """The life of a worker process: it ends with the pipe, and leaves Ctrl-C to its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+    at_hand: dict[str, Weights] = {}
+
+    def fetch(ref: Ref) -> Weights:
+        if ref.digest not in at_hand:
+            while len(at_hand) >= REMEMBERED:
+                at_hand.pop(next(iter(at_hand)))
+            at_hand[ref.digest] = load_file(folder / f"{ref.digest}.safetensors")
+        return at_hand[ref.digest]
+
+    worker = Worker(ClientData.map_from(folder), place, fetch)
+    with contextlib.suppress(EOFError, OSError):  # the parent is gone
+        while True:
+            work = connection.recv()
+            try:
+                outcome: Done | Tensor | str = worker.do(work)
+            except Exception:
+                outcome = traceback.format_exc()
+            _send(connection, outcome)
+
+
+class _Packer(ForkingPickler):
+    """Tensors travel by value: torch's own way opens a file descriptor for each, and they run out."""
+
+    def reducer_override(self, item: Any) -> Any:
+        return (torch.from_numpy, (item.numpy(),)) if isinstance(item, Tensor) else NotImplemented
+
+
+def _send(connection: Any, item: Any) -> None:
+    buffer = io.BytesIO()
+    _Packer(buffer, 5).dump(item)
+    connection.send_bytes(buffer.getbuffer())
+
+
+def _sweep_abandoned() -> None:
+    """Remove the folders of runs that were killed before they could."""
+    for folder in Path(tempfile.gettempdir()).glob("feddag-*-*"):
+        pid = folder.name.split("-")[1]
+        if pid.isdigit() and not _alive(int(pid)):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

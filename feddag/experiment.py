@@ -1,0 +1,237 @@
+"""Experiment: one frozen, validated description of one run. Nothing else configures anything."""
+
+import hashlib
+import inspect
+import json
+import tomllib
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from feddag.client.work import LocalSettings
+from feddag.data.datasets import Dataset
+from feddag.data.partitions import PARTITIONS, Partition, make_partition
+from feddag.errors import FeddagError, nearest
+from feddag.methods import Method, MethodSettings, all_methods, find_method
+
+DEFAULT_METHOD = "fedavg"
+DEFAULT_CLIENTS = 20
+NOT_PART_OF_THE_RESULT = {"workers"}
+
+
+class Experiment(BaseModel):
+    """What is run, on which data, divided how, trained how. Every field has the same name in TOML, `--set` and here.
+
+    A method's own fields (say fedprox's `mu`) stand beside these. Wrong values raise a FeddagError of one sentence.
+
+    >>> experiment = Experiment(method="fedprox", mu=0.1, rounds=3)
+    >>> experiment.settings.mu, experiment.clients
+    (0.1, 20)
+    >>> Experiment(lr=-1)
+    Traceback (most recent call last):
+    feddag.errors.FeddagError: lr = -1 is not allowed: it should be greater than 0
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=False, allow_inf_nan=False)
+
+    # what
+    method: str = Field(DEFAULT_METHOD, description="the algorithm, or module:Class of your own")
+    dataset: str = Field("digits", description="a name from `feddag data list`, an .npz file or a folder of images")
+    partition: str = Field("label-skew", description="how clients get their samples: " + ", ".join(PARTITIONS))
+    clients: int | None = Field(None, ge=1, description="number of clients (20; with natural: all that the data name)")
+    rounds: int = Field(30, ge=1, description="communication rounds after any warm-up")
+    seed: int = Field(0, ge=0, description="everything random follows from it")
+    # how clients' data differ
+    labels: float = Field(0.2, gt=0, le=1, description="share of the classes that a group of clients holds")
+    quantity: float = Field(0.25, gt=0, description="Dirichlet factor: the smaller, the more unequal")
+    groups: int | None = Field(None, ge=1, description="groups of clients (min(5, clients); with pairs: 11)")
+    classes_per_client: int = Field(2, ge=1, description="classes of each client (pathological)")
+    concepts: int = Field(3, ge=1, description="ways of labelling (concept-shift)")
+    skewed: bool = Field(False, description="label skew below concept-shift")
+    corruptions: int | str = Field(4, description="how many kinds of corruption, or their names (feature-skew)")
+    severity: int = Field(3, ge=1, le=5, description="strength of corruptions")
+    mix: str = Field("40,30,30", description="per cent of clients of each kind (heterogeneity-mix)")
+    mix_kind: Literal["labels", "domains"] = Field("labels", description="what heterogeneity-mix mixes")
+    base: Literal["dirichlet", "pathological"] = Field("dirichlet", description="what lies below sized")
+    samples_min: int = Field(50, ge=1, description="fewest samples of a client (sized)")
+    samples_max: int = Field(350, ge=1, description="most samples of a client (sized)")
+    fraction: float = Field(1.0, gt=0, le=1, description="share of the training samples that is used at all")
+    test: Literal["classes", "own"] = Field(
+        "classes", description="local test set: all test samples of the client's classes, or split off its own"
+    )
+    test_share: float = Field(0.2, gt=0, lt=1, description="share split off for test = own")
+    validation: float = Field(0.0, ge=0, lt=1, description="share of each client's samples split off for validation")
+    evaluate: Literal["test", "validation"] = Field("test", description="which samples accuracy is measured on")
+    holdout: float = Field(0.0, ge=0, lt=1, description="share of clients that join only after the last round")
+    # how clients train
+    model: str | None = Field(None, description="mlp, lenet5, cnn, resnet9 or module:function (by sample shape)")
+    participation: float = Field(0.2, gt=0, le=1, description="share of clients in a round")
+    epochs: int = Field(10, ge=1, description="local epochs in a round")
+    steps: int | None = Field(None, ge=1, description="local SGD steps in a round, instead of epochs")
+    batch_size: int = Field(32, ge=1, description="samples in an SGD step")
+    lr: float = Field(0.01, gt=0, description="learning rate")
+    momentum: float = Field(0.5, ge=0, lt=1, description="SGD momentum")
+    weight_decay: float = Field(1e-4, ge=0, description="SGD weight decay")
+    finetune: bool = Field(True, description="at the end, also score every model after local epochs on its client")
+    workers: int = Field(0, ge=0, description="worker processes (0: one per core); never changes a result")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**{name: value for name, value in values.items() if value is not None})
+        except ValidationError as error:
+            raise FeddagError(_sentence(error, type(self).model_fields)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
+        if values.get("partition", "") != "natural":
+            values = {"clients": DEFAULT_CLIENTS} | values
+        return values
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Experiment":
+        if self.partition not in PARTITIONS:
+            raise FeddagError(
+                f"partition = '{self.partition}' is not a partition; allowed are {', '.join(PARTITIONS)}"
+                f"{nearest(self.partition, PARTITIONS)}"
+            )
+        own_fields = {name for method in all_methods().values() for name in method.Settings.model_fields}
+        known = {*type(self).model_fields, *own_fields, *self.method_class.Settings.model_fields}
+        for name in self.model_extra or {}:
+            if name not in known:
+                raise FeddagError(f"'{name}' is not a field of an experiment{nearest(name, known)}")
+        if self.evaluate == "validation" and self.validation == 0:
+            raise FeddagError("evaluate = 'validation' needs validation above 0, and validation = 0.0")
+        _ = self.settings
+        return self
+
+    @property
+    def method_class(self) -> type[Method]:
+        """The algorithm that `method` names."""
+        return find_method(self.method)
+
+    @cached_property
+    def settings(self) -> Any:
+        """The method's own fields, validated."""
+        kind: type[MethodSettings] = self.method_class.Settings
+        own = {name: value for name, value in (self.model_extra or {}).items() if name in kind.model_fields}
+        try:
+            return kind(**own)
+        except ValidationError as error:
+            raise FeddagError(_sentence(error, kind.model_fields)) from None
+
+    @property
+    def local(self) -> LocalSettings:
+        """How clients train."""
+        return LocalSettings(**{name: getattr(self, name) for name in LocalSettings.__dataclass_fields__})
+
+    def divide(self, dataset: Dataset) -> Partition:
+        """Give the dataset's samples to clients."""
+        names = ("holdout", "validation", "test", "test_share", "fraction", *_settings_of(self.partition))
+        settings = {name: getattr(self, name) for name in names}
+        return make_partition(
+            dataset, partition=self.partition, clients=self.clients, seed=self.seed, settings=settings
+        )
+
+    def resolved(self) -> dict[str, Any]:
+        """Every field that has a say in this run, with its value."""
+        unused = {name for other in PARTITIONS for name in _settings_of(other)} - set(_settings_of(self.partition))
+        own = {name: getattr(self, name) for name in type(self).model_fields if name not in unused}
+        return {name: value for name, value in (own | self.settings.model_dump()).items() if value is not None}
+
+    def key(self) -> str:
+        """What this experiment's result is kept under: equal for equal results, whatever the number of workers."""
+        identity = {name: value for name, value in self.resolved().items() if name not in NOT_PART_OF_THE_RESULT}
+        identity["revision"] = self.method_class.revision
+        if Path(self.dataset).exists():
+            identity["dataset_content"] = _fingerprint(Path(self.dataset))
+        text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def title(self) -> str:
+        """A short name for directories and files.
+
+        >>> Experiment().title()
+        'digits-label-skew-fedavg-s0'
+        """
+        parts = (Path(self.dataset).stem, self.partition, self.method.replace(":", "."), f"s{self.seed}")
+        return "-".join(parts)
+
+    def with_(self, **changes: Any) -> "Experiment":
+        """The same experiment but for these fields.
+
+        >>> Experiment(rounds=3).with_(seed=7).rounds
+        3
+        """
+        return Experiment(**(self.model_dump(exclude_unset=True) | changes))
+
+    def to_toml(self) -> str:
+        """The text of a file that repeats this experiment."""
+        return "".join(f"{name} = {_toml_value(value)}\n" for name, value in self.resolved().items())
+
+
+def read_experiment(path: Path | None, overrides: Mapping[str, Any]) -> Experiment:
+    """An experiment from a TOML file (or from defaults alone), with some fields set anew."""
+    if path is None:
+        return Experiment(**overrides)
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise FeddagError(
+            f"experiment file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
+    except tomllib.TOMLDecodeError as error:
+        raise FeddagError(f"experiment file '{path}' is not valid TOML: {error}") from None
+    return Experiment(**{**values, **overrides})
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """A `--set key=value` as a name and a typed value; a value that is not TOML is taken as text.
+
+    >>> parse_setting("lr=0.1"), parse_setting("model=lenet5"), parse_setting("steps=none")
+    (('lr', 0.1), ('model', 'lenet5'), ('steps', None))
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise FeddagError(f"--set '{text}' is not of the form key=value")
+    if value.strip().lower() == "none":
+        return name.strip(), None
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value.strip()
+
+
+def _settings_of(partition: str) -> list[str]:
+    parameters = inspect.signature(PARTITIONS[partition]).parameters.values()
+    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+
+
+def _sentence(error: ValidationError, fields: Iterable[str]) -> str:
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    if first["type"] == "extra_forbidden":
+        return f"'{name}' is not a field of this method{nearest(name, fields)}"
+    shown = first["input"] if len(str(first["input"])) <= 80 else str(first["input"])[:77] + "..."
+    wanted = first["msg"].removeprefix("Input should be ").split(", got")[0].split(", unable")[0]
+    hint = nearest(str(shown), _choices(first)) if first["type"] == "literal_error" else ""
+    return f"{name} = {shown!r} is not allowed: it should be {wanted}{hint}"
+
+
+def _choices(error: Any) -> list[str]:
+    return [word.strip(" '") for word in str(error["ctx"]["expected"]).replace(" or ", ",").split(",")]
+
+
+def _toml_value(value: Any) -> str:
+    return json.dumps(value) if not isinstance(value, float) else repr(value)
+
+
+def _fingerprint(path: Path) -> str:
+    """A file's content, or a folder's names and sizes."""
+    if path.is_file():
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    listing = sorted((str(item.relative_to(path)), item.stat().st_size) for item in path.rglob("*") if item.is_file())
+    return hashlib.sha256(repr(listing).encode()).hexdigest()

@@ -1,0 +1,308 @@
+"""The contract between a method and whatever carries its jobs to the clients.
+
+A method asks, clients answer. A job is plain data (what to do, with which weights, for which client); a reply is plain
+data (arrays and numbers). A method never learns which engine carried the jobs and cannot reach a sample.
+"""
+
+import contextlib
+import hashlib
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feddag.models import ModelSpec
+from feddag.rng import rng
+
+if TYPE_CHECKING:
+    from feddag.client.work import Client
+
+ClientId = int
+Weights = dict[str, Tensor]
+NUMBER_BYTES = 8  # what one number costs on the wire
+
+
+@dataclass(frozen=True)
+class Ref:
+    """Weights handed over once with `Federation.put` and named by their content; valid until the round ends."""
+
+    digest: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Own:
+    """Weights that the client keeps on its own side under this name (a personal model)."""
+
+    name: str
+
+
+def kept(state: Weights, name: str) -> Weights:
+    """The weights that a client's memory (`name/parameter`) holds under a name; empty if none.
+
+    >>> kept({"model/w": torch.zeros(1), "other/w": torch.ones(1)}, "model")
+    {'w': tensor([0.])}
+    """
+    return {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}
+
+
+ModelSource = Ref | Own | None
+"""Where a step takes its weights: sent by the server, the client's own, or (None) what the step before left."""
+
+
+@dataclass
+class Result:
+    """What one step gives back. `samples` counts the samples that passed through training, epochs included."""
+
+    weights: Weights | None = None
+    numbers: dict[str, float] = field(default_factory=dict)
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+    samples: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes this result takes on the wire."""
+        tensors = [*(self.weights or {}).values(), *self.arrays.values()]
+        return sum(tensor.nbytes for tensor in tensors) + NUMBER_BYTES * len(self.numbers)
+
+
+class Step(ABC):
+    """One thing done beside the data: a frozen dataclass of plain fields, and the function that does it there.
+
+    A method may define steps of its own in its own file; every engine can carry them.
+    """
+
+    @abstractmethod
+    def run(self, client: "Client") -> Result:
+        """Do it. Sees this client's samples and state, and what the job carries, and nothing else."""
+
+    def refs(self) -> Iterator[Ref]:
+        """Every set of weights that must travel to the client for this step."""
+        return (value for value in vars(self).values() if isinstance(value, Ref))
+
+
+@dataclass(frozen=True)
+class Job:
+    """Steps for one client, done in order in one exchange."""
+
+    client: ClientId
+    steps: tuple[Step, ...]
+
+    def __init__(self, client: ClientId, steps: Step | Sequence[Step]) -> None:
+        object.__setattr__(self, "client", client)
+        object.__setattr__(self, "steps", (steps,) if isinstance(steps, Step) else tuple(steps))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of weights that travel to the client: each distinct set once."""
+        return sum(ref.nbytes for ref in {ref for step in self.steps for ref in step.refs()})
+
+
+@dataclass
+class Reply:
+    """One client's answer: a result per step, and how many training samples the client holds."""
+
+    client: ClientId
+    results: list[Result]
+    samples: int
+
+    @property
+    def weights(self) -> Weights:
+        """The weights the last sending step left."""
+        for result in reversed(self.results):
+            if result.weights is not None:
+                return result.weights
+        raise LookupError(f"client {self.client} sent no weights")
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that travel back; the sample count is one number."""
+        return sum(result.nbytes for result in self.results) + NUMBER_BYTES
+
+
+@dataclass
+class Replies:
+    """The replies that arrived, in the order of client ids, and why each missing one is missing."""
+
+    answered: list[Reply]
+    missing: dict[ClientId, str]
+
+    def __iter__(self) -> Iterator[Reply]:
+        return iter(self.answered)
+
+    def __len__(self) -> int:
+        return len(self.answered)
+
+    def by_group(self, group_of: Mapping[ClientId, int]) -> Iterator[tuple[int, list[Reply]]]:
+        """The replies of each group that answered, smallest group number first."""
+        for group in sorted({group_of[reply.client] for reply in self.answered}):
+            yield group, [reply for reply in self.answered if group_of[reply.client] == group]
+
+
+class Engine(ABC):
+    """Carries jobs to clients and brings the replies back. One per place where clients live."""
+
+    @abstractmethod
+    def population(self) -> tuple[ClientId, ...]:
+        """The clients that are here now, sorted."""
+
+    @abstractmethod
+    def put(self, weights: Weights) -> Ref:
+        """Make weights available to clients; equal weights get equal references."""
+
+    @abstractmethod
+    def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
+        """Run all jobs, in any order; return what arrived and, per missing client, why it did not."""
+
+    def end_round(self) -> None:  # noqa: B027 - most engines have something to forget, none must
+        """References handed out before now are no longer needed."""
+
+    @abstractmethod
+    def states(self) -> dict[ClientId, tuple[int, Weights]]:
+        """What each client remembers and the round it last changed; empty where clients keep it on their own disks."""
+
+    @abstractmethod
+    def restore(self, states: dict[ClientId, tuple[int, Weights]]) -> None:
+        """Give clients back what `states` returned."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of every process and file."""
+
+
+@dataclass
+class Traffic:
+    """Exact counts of what travelled and what was computed, per phase of the method."""
+
+    up: Counter[str] = field(default_factory=Counter)
+    down: Counter[str] = field(default_factory=Counter)
+    samples: Counter[str] = field(default_factory=Counter)
+    up_by_client: Counter[ClientId] = field(default_factory=Counter)
+    down_by_client: Counter[ClientId] = field(default_factory=Counter)
+
+
+class Federation:
+    """What a method sees of the world: clients it can ask, weights it can hand over, and named randomness."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: ModelSpec,
+        seed: int,
+        participation: float,
+        truth: Mapping[ClientId, int] | None = None,
+        held_out: Iterable[ClientId] = (),
+    ) -> None:
+        self._engine = engine
+        self._model = model
+        self._seed = seed
+        self._held_out = frozenset(held_out)
+        self._exchange = 0
+        self._counting = True
+        self.participation = participation
+        self.truth = truth
+        """The true group of each client; known in simulation only, for yardsticks that say so."""
+        self.round = 0
+        """0 while the method starts, then 1, 2, ..."""
+        self.phase = "train"
+        """A method may name what it is doing (\"warmup\"); traffic is counted per phase."""
+        self.traffic = Traffic()
+        self.missing: dict[ClientId, str] = {}
+        """Clients that did not answer in this round, and why."""
+
+    @property
+    def clients(self) -> tuple[ClientId, ...]:
+        """The clients that take part now, sorted."""
+        return tuple(client for client in self._engine.population() if client not in self._held_out)
+
+    def begin_round(self, number: int) -> None:
+        """Open a round: its randomness, exchanges and absentees start afresh."""
+        self._engine.end_round()
+        self.round, self._exchange, self.missing, self.phase = number, 0, {}, "train"
+
+    def admit(self, clients: Iterable[ClientId]) -> None:
+        """Let clients take part that were held out until now."""
+        self._held_out -= frozenset(clients)
+
+    def initial_weights(self, name: str = "model") -> Weights:
+        """Fresh random weights; the same name gives the same weights."""
+        return self._model.initial_weights(self._seed, name)
+
+    def rng(self, *names: str | int) -> np.random.Generator:
+        """Randomness for the server's own choices, by name and round."""
+        return rng(self._seed, "server", *names, self.round)
+
+    def put(self, weights: Weights) -> Ref:
+        """Hand weights over once; jobs then carry the reference."""
+        return self._engine.put(weights)
+
+    def ask(self, jobs: Iterable[Job]) -> Replies:
+        """Send jobs, at most one per client, and return the replies that arrived, in client order.
+
+        A client that failed, left, or answered with something that is not a finite number is missing, with its reason.
+        """
+        jobs = sorted(jobs, key=lambda job: job.client)
+        if len({job.client for job in jobs}) < len(jobs):
+            raise ValueError("a client was given two jobs in one exchange; give one job with two steps")
+        self._exchange += 1
+        answered, missing = self._engine.perform(jobs, self.round, self._exchange)
+        sound = []
+        for reply in sorted(answered, key=lambda reply: reply.client):
+            if not self._counting or all(map(_is_finite, reply.results)):
+                sound.append(reply)
+            else:
+                missing = missing | {reply.client: "answered with a value that is not finite"}
+        if self._counting:
+            self._count(jobs, sound)
+            self.missing |= missing
+        return Replies(sound, missing)
+
+    @contextlib.contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """What is asked inside is measurement, not part of the method: no traffic, no absentees, nothing refused."""
+        self._counting = False
+        try:
+            yield
+        finally:
+            self._counting = True
+
+    def _count(self, jobs: Sequence[Job], replies: Sequence[Reply]) -> None:
+        traffic = self.traffic
+        for job in jobs:
+            traffic.down[self.phase] += job.nbytes
+            traffic.down_by_client[job.client] += job.nbytes
+        for reply in replies:
+            traffic.up[self.phase] += reply.nbytes
+            traffic.up_by_client[reply.client] += reply.nbytes
+            traffic.samples[self.phase] += sum(result.samples for result in reply.results)
+
+
+def _is_finite(result: Result) -> bool:
+    tensors = [*(result.weights or {}).values(), *result.arrays.values()]
+    return bool(np.isfinite(list(result.numbers.values())).all()) and all(
+        bool(torch.isfinite(tensor).all()) for tensor in tensors
+    )
+
+
+def digest(weights: Weights) -> str:
+    """A fingerprint of the content: equal names, shapes and bytes give the same one.
+
+    >>> digest({"w": torch.zeros(2)}) == digest({"w": torch.zeros(2)}) != digest({"w": torch.ones(2)})
+    True
+    """
+    hasher = hashlib.blake2b(digest_size=16)
+    for name in sorted(weights):
+        tensor = weights[name].detach().cpu().contiguous()
+        hasher.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
+        hasher.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return hasher.hexdigest()
+
+
+def nbytes(weights: Weights) -> int:
+    """Bytes these weights take on the wire."""
+    return sum(tensor.nbytes for tensor in weights.values())

@@ -1,0 +1,213 @@
+"""What a run leaves on disk, and how it is read back. Nothing is unpickled; a file is written whole or not at all.
+
+A run directory holds experiment.toml (written first), partition.npz, history.jsonl (a line a round), checkpoints/,
+states/ (what clients remember, by client and round) and, at the end, result.json.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+from torch import Tensor
+
+from feddag.errors import FeddagError
+from feddag.federation import ClientId, Weights
+
+KEPT_CHECKPOINTS = 2  # the newest, and one before it in case the newest turns out damaged
+
+Record = dict[str, Any]
+
+
+class DamagedError(Exception):
+    """A file whose content is not what was written."""
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all: a reader never sees half of it, a full disk leaves the old one."""
+    with _replacing(path) as temporary:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def save_tree(path: Path, tree: Any) -> None:
+    """Save nested dicts and lists of tensors, arrays, numbers and text as one safetensors file with a checksum."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    names: dict[int, str] = {}
+
+    def encode(item: Any) -> Any:
+        if isinstance(item, Tensor | np.ndarray):
+            if id(item) not in names:  # one tensor in two places is stored once
+                names[id(item)] = f"{len(names):06d}"
+                arrays[names[id(item)]] = np.ascontiguousarray(item.numpy() if isinstance(item, Tensor) else item)
+            return {"$tensor" if isinstance(item, Tensor) else "$array": names[id(item)]}
+        if isinstance(item, dict):
+            return {"$dict": [[encode(key), encode(value)] for key, value in item.items()]}
+        if isinstance(item, list | tuple):
+            return {"$list" if isinstance(item, list) else "$tuple": [encode(value) for value in item]}
+        if item is None or isinstance(item, bool | int | float | str):
+            return item
+        raise TypeError(f"a {type(item).__name__} cannot be saved: use tensors, arrays, numbers, text, lists and dicts")
+
+    text = json.dumps(encode(tree))
+    with _replacing(path) as temporary:
+        save_file(arrays, temporary, metadata={"tree": text, "sha256": _checksum(text, arrays)})
+
+
+def load_tree(path: Path) -> Any:
+    """What `save_tree` saved; raises DamagedError if the file is not whole."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+    except (OSError, SafetensorError) as error:
+        raise DamagedError(f"{path.name}: {error}") from None
+    if _checksum(metadata.get("tree", ""), arrays) != metadata.get("sha256"):
+        raise DamagedError(f"{path.name}: the checksum does not match")
+    tensors: dict[str, Tensor] = {}
+
+    def decode(item: Any) -> Any:
+        if not isinstance(item, dict):
+            return item
+        [(kind, content)] = item.items()
+        if kind == "$tensor":
+            return tensors.setdefault(content, torch.from_numpy(arrays[content]))
+        if kind == "$array":
+            return arrays[content]
+        if kind == "$dict":
+            return {decode(key): decode(value) for key, value in content}
+        values = [decode(value) for value in content]
+        return tuple(values) if kind == "$tuple" else values
+
+    return decode(json.loads(metadata["tree"]))
+
+
+def _checksum(text: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
+    hasher = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        hasher.update(f"{name}{arrays[name].shape}{arrays[name].dtype}".encode())
+        hasher.update(np.ascontiguousarray(arrays[name]).tobytes())
+    return hasher.hexdigest()
+
+
+class RunDirectory:
+    """One run's place on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.experiment = path / "experiment.toml"
+        self.partition = path / "partition.npz"
+        self.history = path / "history.jsonl"
+        self.result = path / "result.json"
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process from running in the same directory; the lock ends with the process."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise FeddagError(f"run directory '{self.path}' is in use by another process") from None
+            yield
+
+    def read_history(self) -> list[Record]:
+        """The rounds recorded so far."""
+        return [json.loads(line) for line in self.history.read_text().splitlines()] if self.history.exists() else []
+
+    def read_result(self) -> Record | None:
+        """The result, if the run has finished."""
+        if not self.result.exists():
+            return None
+        try:
+            result: Record = json.loads(self.result.read_text())
+        except ValueError:
+            raise FeddagError(f"'{self.result}' is damaged: it is not JSON") from None
+        return result
+
+    def append(self, record: Record) -> None:
+        """Add a round to the history."""
+        with self.history.open("a") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def save_checkpoint(self, round: int, tree: dict[str, Any], states: dict[ClientId, tuple[int, Weights]]) -> None:
+        """Save all that a resumed run needs. Client states are files of their own, written when they change."""
+        for client, (changed, state) in states.items():
+            path = self._state_path(client, changed)
+            if not path.exists():
+                save_tree(path, state)
+        tree = tree | {
+            "round": round,
+            "states": {client: changed for client, (changed, _) in states.items()},
+            "history_bytes": self.history.stat().st_size if self.history.exists() else 0,
+        }
+        save_tree(self._checkpoint_path(round), tree)
+        self._prune()
+
+    def load_checkpoint(self) -> tuple[dict[str, Any], dict[ClientId, tuple[int, Weights]]] | None:
+        """The newest whole checkpoint, with the history cut back to it; None if there is none."""
+        for path in sorted(self._checkpoints(), reverse=True):
+            try:
+                tree = load_tree(path)
+                states = {
+                    client: (changed, load_tree(self._state_path(client, changed)))
+                    for client, changed in tree["states"].items()
+                }
+                written = self.history.stat().st_size if self.history.exists() else 0
+                if written < tree["history_bytes"]:
+                    raise DamagedError("the history is shorter than the checkpoint says")
+            except DamagedError:
+                continue
+            self._cut_history(tree["history_bytes"])
+            for newer in self._checkpoints():
+                if newer > path:
+                    newer.unlink()
+            return tree, states
+        self._cut_history(0)
+        return None
+
+    def _cut_history(self, size: int) -> None:
+        if self.history.exists():
+            os.truncate(self.history, size)
+
+    def _prune(self) -> None:
+        checkpoints = sorted(self._checkpoints())
+        for path in checkpoints[:-KEPT_CHECKPOINTS]:
+            path.unlink()
+        if not (self.path / "states").exists():
+            return
+        wanted = set()
+        for path in checkpoints[-KEPT_CHECKPOINTS:]:
+            with contextlib.suppress(DamagedError):
+                wanted |= {self._state_path(*item) for item in load_tree(path)["states"].items()}
+        for path in (self.path / "states").glob("client-*.safetensors"):
+            if path not in wanted:
+                path.unlink()
+
+    def _checkpoints(self) -> list[Path]:
+        return list((self.path / "checkpoints").glob("round-*.safetensors"))
+
+    def _checkpoint_path(self, round: int) -> Path:
+        return self.path / "checkpoints" / f"round-{round:06d}.safetensors"
+
+    def _state_path(self, client: ClientId, round: int) -> Path:
+        return self.path / "states" / f"client-{client:06d}-round-{round:06d}.safetensors"

@@ -1,0 +1,70 @@
+"""What every method is: a start, a round, and an answer to "which model does this client use?"."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict
+
+from feddag.federation import ClientId, Federation, Own, Weights
+
+
+class MethodSettings(BaseModel):
+    """A method's own fields of the experiment; a method with any subclasses this inside its class."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Method(ABC):
+    """One federated algorithm.
+
+    Everything a method remembers is a plain attribute (tensors, numbers, text, and lists and dicts of them) that does
+    not start with an underscore: that is what a checkpoint saves and a resumed run gets back.
+    """
+
+    name: ClassVar[str]
+    revision: ClassVar[int] = 1
+    """Raised when the method's behaviour changes, so that kept results of the old one are not taken for the new."""
+    needs_truth: ClassVar[bool] = False
+    """A yardstick that must be told the true groups; refused where the partition has none."""
+    Settings: ClassVar[type[MethodSettings]] = MethodSettings
+
+    def __init__(self, settings: MethodSettings) -> None:
+        self._settings = settings
+
+    @abstractmethod
+    def start(self, federation: Federation) -> None:
+        """Before the first round: first weights, warm-up, grouping."""
+
+    @abstractmethod
+    def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
+        """One communication round with the sampled clients."""
+
+    @abstractmethod
+    def model_of(self, client: ClientId) -> Weights | Own:
+        """The weights this client would use now: known here, or kept on the client's side."""
+
+    def sample(self, federation: Federation) -> list[ClientId]:
+        """Who takes part in this round: a share of all clients, at least one, drawn without replacement."""
+        clients = federation.clients
+        count = max(1, round(federation.participation * len(clients)))
+        drawn = federation.rng("sample").choice(len(clients), count, replace=False)
+        return sorted(clients[number] for number in drawn)
+
+    def join(self, federation: Federation, newcomers: Sequence[ClientId]) -> None:  # noqa: B027 - nothing to do by default
+        """Clients that were not there before take part from now on."""
+
+    def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:  # noqa: B027
+        """Clients have left for good."""
+
+    def clusters(self) -> dict[ClientId, int] | None:
+        """The group of each client; None for a method that makes no groups."""
+        return None
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the method remembers."""
+        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember what `state_dict` gave."""
+        vars(self).update(state)

@@ -1,0 +1,14 @@
+"""FairAvg: every client counts the same, however many samples it has (Michieli and Ozay, 2021)."""
+
+from feddag.federation import Replies, Weights
+from feddag.methods.fedavg import FedAvg
+from feddag.server.aggregate import plain_mean
+
+
+class FairAvg(FedAvg):
+    """FedAvg with an unweighted mean."""
+
+    name = "fairavg"
+
+    def combined(self, replies: Replies) -> Weights | None:
+        return plain_mean(replies)

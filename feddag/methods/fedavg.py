@@ -1,0 +1,33 @@
+"""FedAvg: one model for everyone (McMahan et al., 2017)."""
+
+from collections.abc import Sequence
+
+from feddag.client.train import Train
+from feddag.federation import ClientId, Federation, Job, Ref, Replies, Step, Weights
+from feddag.methods.base import Method
+from feddag.server.aggregate import weighted_mean
+
+
+class FedAvg(Method):
+    """The new model is the sample-weighted mean of what the sampled clients trained."""
+
+    name = "fedavg"
+
+    def start(self, federation: Federation) -> None:
+        self.weights = federation.initial_weights()
+
+    def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
+        model = federation.put(self.weights)
+        replies = federation.ask(Job(client, self.local_work(model)) for client in sampled)
+        self.weights = self.combined(replies) or self.weights  # nobody answered: keep what we have
+
+    def local_work(self, model: Ref) -> Step:
+        """What a sampled client does."""
+        return Train(model)
+
+    def combined(self, replies: Replies) -> Weights | None:
+        """The new global model; None when nobody answered."""
+        return weighted_mean(replies)
+
+    def model_of(self, client: ClientId) -> Weights:
+        return self.weights

@@ -1,0 +1,35 @@
+"""FedAvgM: momentum on the server (Hsu et al., 2019)."""
+
+from pydantic import Field
+
+from feddag.federation import Federation, Replies, Weights
+from feddag.methods.base import MethodSettings
+from feddag.methods.fedavg import FedAvg
+from feddag.server.aggregate import weighted_mean
+
+
+class FedAvgM(FedAvg):
+    """The mean update of the clients is a gradient for the server's own SGD with momentum."""
+
+    name = "fedavgm"
+
+    class Settings(MethodSettings):
+        server_momentum: float = Field(0.9, ge=0, lt=1, description="share of the last update that carries over")
+        server_lr: float = Field(1.0, gt=0, description="step of the server along its velocity")
+
+    _settings: Settings
+
+    def start(self, federation: Federation) -> None:
+        super().start(federation)
+        self.velocity = {name: value.new_zeros(value.shape) for name, value in self.weights.items()}
+
+    def combined(self, replies: Replies) -> Weights | None:
+        mean = weighted_mean(replies)
+        if mean is None:
+            return None
+        momentum, lr = self._settings.server_momentum, self._settings.server_lr
+        for name, value in mean.items():
+            if value.is_floating_point():  # counters of a user's layers are not averaged
+                self.velocity[name] = momentum * self.velocity[name] + (self.weights[name] - value)
+                mean[name] = self.weights[name] - lr * self.velocity[name]
+        return mean

@@ -1,0 +1,22 @@
+"""FedProx: clients are held near the model they were sent (Li et al., 2020)."""
+
+from pydantic import Field
+
+from feddag.client.train import Train
+from feddag.federation import Ref, Step
+from feddag.methods.base import MethodSettings
+from feddag.methods.fedavg import FedAvg
+
+
+class FedProx(FedAvg):
+    """FedAvg with mu / 2 * ||w - w_global||^2 added to every client's loss."""
+
+    name = "fedprox"
+
+    class Settings(MethodSettings):
+        mu: float = Field(0.01, ge=0, description="pull towards the global model")
+
+    _settings: Settings
+
+    def local_work(self, model: Ref) -> Step:
+        return Train(model, proximal=self._settings.mu)

@@ -1,0 +1,30 @@
+"""No federation: every client trains alone. The yardstick that a federation has to beat to be worth its traffic."""
+
+from collections.abc import Sequence
+
+from feddag.client.train import Train
+from feddag.federation import ClientId, Federation, Job, Own, Weights
+from feddag.methods.base import Method
+
+MODEL = "model"
+
+
+class Local(Method):
+    """Sampled clients go on with their own model: the same expected sample passes per client as in FedAvg."""
+
+    name = "local"
+
+    def start(self, federation: Federation) -> None:
+        self.weights = federation.initial_weights()
+        self.started: list[ClientId] = []
+
+    def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
+        first = federation.put(self.weights)
+        replies = federation.ask(
+            Job(client, Train(Own(MODEL) if client in self.started else first, keep=MODEL, send=False))
+            for client in sampled
+        )
+        self.started = sorted({*self.started, *(reply.client for reply in replies)})
+
+    def model_of(self, client: ClientId) -> Weights | Own:
+        return Own(MODEL) if client in self.started else self.weights

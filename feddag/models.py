@@ -1,0 +1,184 @@
+"""Networks: a model is always encoder -> head. Every built-in network fits any input shape it can serve at all."""
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from feddag.errors import FeddagError, nearest
+from feddag.rng import dropout_mask, stream_key
+
+Shape = tuple[int, ...]
+
+
+class Model(nn.Module):
+    """An encoder that turns samples into features and a head that turns features into class scores."""
+
+    def __init__(self, encoder: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(self.encoder(x))
+        return scores
+
+
+class Dropout(nn.Module):
+    """Dropout whose masks are a pure function of (key, layer, step), so that any trainer draws the same ones."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.key, self.layer, self.step = 0, 0, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        mask = dropout_mask(self.key, self.layer, self.step, tuple(x.shape), self.p)
+        self.step += 1
+        return x * torch.from_numpy(mask).to(x)
+
+
+def seed_dropout(model: nn.Module, key: int) -> None:
+    """Start the masks of every Dropout in the model afresh."""
+    for layer, module in enumerate(module for module in model.modules() if isinstance(module, Dropout)):
+        module.key, module.layer, module.step = key, layer, 0
+
+
+def mlp(shape: Shape) -> nn.Module:
+    """Flatten and one hidden layer of 128: for small images and anything that is not an image."""
+    size = int(torch.Size(shape).numel())
+    return nn.Sequential(nn.Flatten(), nn.Linear(size, 128), nn.ReLU())
+
+
+def lenet5(shape: Shape) -> nn.Module:
+    """LeNet-5: two 5x5 convolutions, two hidden dense layers (FedDAG's network for Fashion-MNIST)."""
+    return _with_dense(
+        [
+            *(nn.Conv2d(shape[0], 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        ],
+        shape,
+        lambda features: [nn.Linear(features, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()],
+    )
+
+
+def cnn(shape: Shape) -> nn.Module:
+    """Three 3x3 convolutions and two dense layers with dropout (FedDAG's network for CIFAR-10 and SVHN)."""
+    return _with_dense(
+        [
+            *(nn.Conv2d(shape[0], 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(64, 128, 3), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(128, 256, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), Dropout(0.5)),
+        ],
+        shape,
+        lambda features: [nn.Linear(features, 128), nn.ReLU(), Dropout(0.5), nn.Linear(128, 256), nn.ReLU()],
+    )
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*_normed_conv(channels, channels), *_normed_conv(channels, channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        branch: Tensor = self.body(x)
+        return x + branch
+
+
+def resnet9(shape: Shape) -> nn.Module:
+    """ResNet-9 with group normalisation, which keeps no statistics that federated averaging could spoil."""
+    return nn.Sequential(
+        *_normed_conv(shape[0], 64),
+        *(*_normed_conv(64, 128), nn.MaxPool2d(2), _Residual(128)),
+        *(*_normed_conv(128, 256), nn.MaxPool2d(2)),
+        *(*_normed_conv(256, 256), nn.MaxPool2d(2), _Residual(256)),
+        *(nn.AdaptiveMaxPool2d(1), nn.Flatten()),
+    )
+
+
+def _normed_conv(inputs: int, outputs: int) -> list[nn.Module]:
+    return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.GroupNorm(32, outputs), nn.ReLU()]
+
+
+def _with_dense(convolutions: list[nn.Module], shape: Shape, dense: Callable[[int], list[nn.Module]]) -> nn.Module:
+    return nn.Sequential(*convolutions, *dense(_features(nn.Sequential(*convolutions), shape)))
+
+
+def _features(encoder: nn.Module, shape: Shape) -> int:
+    """How many features the encoder gives for one sample of this shape."""
+    encoder.eval()
+    with torch.no_grad():
+        features: Tensor = encoder(torch.zeros(1, *shape))
+    encoder.train()
+    return features.shape[1]
+
+
+ENCODERS: dict[str, Callable[[Shape], nn.Module]] = {"mlp": mlp, "lenet5": lenet5, "cnn": cnn, "resnet9": resnet9}
+
+
+def default_model(shape: Shape) -> str:
+    """The network a dataset gets when none is named, by the shape of its samples (channels first).
+
+    >>> default_model((1, 28, 28)), default_model((3, 32, 32)), default_model((1, 8, 8)), default_model((128, 6))
+    ('lenet5', 'cnn', 'mlp', 'mlp')
+    """
+    if len(shape) != 3 or min(shape[1:]) < 24:
+        return "mlp"
+    return "lenet5" if shape[0] == 1 else "cnn"
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """Which network, for which samples (channels first) and how many classes; enough to build it anywhere.
+
+    `name` is a built-in network or `module:function`, where the function takes (shape, num_classes) and returns an
+    (encoder, head) pair of modules.
+
+    >>> sum(w.numel() for w in ModelSpec("cnn", (3, 32, 32), 10).build().state_dict().values())
+    537610
+    """
+
+    name: str
+    shape: Shape
+    num_classes: int
+
+    def build(self) -> Model:
+        """The network with weights from torch's global generator."""
+        if ":" in self.name:
+            return Model(*_user_function(self.name)(self.shape, self.num_classes))
+        if self.name not in ENCODERS:
+            raise FeddagError(
+                f"model = '{self.name}' is not a model; allowed are {', '.join(ENCODERS)} or module:function"
+                f"{nearest(self.name, ENCODERS)}"
+            )
+        try:
+            encoder = ENCODERS[self.name](self.shape)
+            return Model(encoder, nn.Linear(_features(encoder, self.shape), self.num_classes))
+        except (RuntimeError, IndexError) as error:
+            size = "x".join(map(str, self.shape))
+            raise FeddagError(
+                f"model = '{self.name}' cannot take samples of shape {size}; allowed is 'mlp' for any shape"
+            ) from error
+
+    def initial_weights(self, seed: int, name: str) -> dict[str, Tensor]:
+        """Random weights that belong to this seed and name."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_key(seed, "initial weights", name) % 2**63)
+            return {key: value.detach().clone() for key, value in self.build().state_dict().items()}
+
+
+def _user_function(name: str) -> Callable[[Shape, int], tuple[nn.Module, nn.Module]]:
+    module, _, function = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Callable[[Shape, int], tuple[nn.Module, nn.Module]] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise FeddagError(f"model = '{name}' could not be imported: {error}") from error
+    return found

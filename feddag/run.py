@@ -1,0 +1,344 @@
+"""The loop: sample clients, let the method do a round, evaluate, record, checkpoint. And what comes out of it."""
+
+import json
+import math
+import os
+import platform
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+import feddag
+from feddag.client.evaluate import Evaluate, balanced_accuracy, mean_loss
+from feddag.client.train import Train, load_weights
+from feddag.data.clients import lay_out
+from feddag.data.datasets import load as load_dataset
+from feddag.data.partitions import Partition
+from feddag.engines.local import LocalEngine, Workplace
+from feddag.errors import FeddagError
+from feddag.experiment import Experiment, read_experiment
+from feddag.federation import ClientId, Federation, Job, Own, Ref, Step, Traffic, kept
+from feddag.history import Record, RunDirectory, write_atomically
+from feddag.models import Model, ModelSpec, default_model
+
+SCHEMA = 1
+DECIMALS = 6
+
+Observer = Callable[[Record], None]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Balanced accuracy over clients, in [0, 1]. `worst_decile` is the mean of the worst tenth of the clients."""
+
+    mean: float
+    std: float
+    worst_decile: float
+    per_client: tuple[float, ...]
+
+    @classmethod
+    def over(cls, per_client: Sequence[float]) -> "Accuracy":
+        """Summarise one number per client.
+
+        >>> Accuracy.over([0.5, 1.0]).mean
+        0.75
+        """
+        values = np.asarray(per_client, np.float64)
+        worst = np.sort(values)[: math.ceil(len(values) / 10)]
+        mean, std, worst_decile = (round(float(v), DECIMALS) for v in (values.mean(), values.std(), worst.mean()))
+        return cls(mean, std, worst_decile, tuple(round(float(value), DECIMALS) for value in values))
+
+    def as_dict(self) -> Record:
+        """As it stands in result.json."""
+        return {**vars(self), "per_client": list(self.per_client)}
+
+
+class Run:
+    """A finished run: what was asked, what came out, and the models."""
+
+    def __init__(self, directory: Path, experiment: Experiment, result: Record, keep_alive: object = None) -> None:
+        self.directory = directory
+        self.experiment = experiment
+        self.result = result
+        self._keep_alive = keep_alive  # a temporary directory lives as long as its run
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """The headline: mean over the last tenth of the rounds."""
+        block = self.result["accuracy"]
+        return Accuracy(**{**block, "per_client": tuple(block["per_client"])})
+
+    @property
+    def clusters(self) -> list[int] | None:
+        """The group of each client; None for a method that makes no groups."""
+        clusters: list[int] | None = self.result["clusters"]
+        return clusters
+
+    @property
+    def truth(self) -> list[int] | None:
+        """The true group of each client, where the partition has one."""
+        truth: list[int] | None = self.result["truth"]
+        return truth
+
+    @property
+    def history(self) -> list[Record]:
+        """A record for each round."""
+        return RunDirectory(self.directory).read_history()
+
+    def model(self, client: ClientId) -> Model:
+        """The network this client ended with, ready to use."""
+        checkpoint = RunDirectory(self.directory).load_checkpoint()
+        if checkpoint is None:
+            raise FeddagError(f"run directory '{self.directory}' has no whole checkpoint to take a model from")
+        tree, states = checkpoint
+        method = self.experiment.method_class(self.experiment.settings)
+        method.load_state_dict(tree["method"])
+        source = method.model_of(client)
+        if isinstance(source, Own):
+            source = kept(states[client][1], source.name)
+        name, shape, classes = tree["model"]
+        model = ModelSpec(name, tuple(shape), classes).build().eval()
+        load_weights(model, source)
+        return model
+
+    def save(self, directory: str | Path) -> None:
+        """Copy everything the run left into another directory."""
+        target = Path(directory)
+        if target.exists() and any(target.iterdir()):
+            raise FeddagError(f"directory '{target}' is not empty; give a new one")
+        shutil.copytree(self.directory, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+
+
+def load(directory: str | Path) -> Run:
+    """A finished run from its directory."""
+    files = RunDirectory(Path(directory))
+    result = files.read_result()
+    if result is None:
+        raise FeddagError(f"'{directory}' holds no finished run: it has no result.json")
+    return Run(files.path, read_experiment(files.experiment, {}), result)
+
+
+def run(
+    experiment: Experiment, out: str | Path | None = None, resume: bool = False, observer: Observer | None = None
+) -> Run:
+    """Run an experiment, leaving everything in `out` (a temporary directory if none is given).
+
+    With `resume`, an unfinished run in `out` goes on after its last whole round, and ends as if never stopped.
+    The observer is called with each round's record.
+    """
+    keep_alive = tempfile.TemporaryDirectory(prefix="feddag-run-") if out is None else None
+    files = RunDirectory(Path(out or keep_alive.name))  # type: ignore[union-attr]
+    if not resume and files.path.exists() and any(files.path.iterdir()):
+        raise FeddagError(f"run directory '{files.path}' is not empty; give a new one, or go on with --resume")
+    result = files.read_result() if resume else None
+    if result is None:
+        # Everything that can be refused is refused before the directory is touched.
+        dataset = load_dataset(experiment.dataset)
+        whole = resume and files.partition.exists()
+        partition = Partition.load(files.partition) if whole else experiment.divide(dataset)
+        shape = _channels_first(dataset.x_train.shape[1:])
+        model = ModelSpec(experiment.model or default_model(shape), shape, dataset.num_classes)
+        model.build()
+        if experiment.method_class.needs_truth and partition.truth is None:
+            raise FeddagError(
+                f"method = '{experiment.method}' needs true groups, and partition = '{experiment.partition}' has none"
+            )
+        with files.locked():
+            write_atomically(files.experiment, experiment.to_toml())
+            if not whole:
+                partition.save(files.partition)
+            data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
+            engine = LocalEngine(
+                data, Workplace(model, experiment.local, experiment.seed), experiment.workers or os.cpu_count() or 1
+            )
+            try:
+                result = _Loop(experiment, files, partition, model, engine, observer).run_to_end()
+            finally:
+                engine.close()
+            write_atomically(files.result, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    return Run(files.path, experiment, result, keep_alive)
+
+
+class _Loop:
+    """One run under way."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        files: RunDirectory,
+        partition: Partition,
+        model: ModelSpec,
+        engine: LocalEngine,
+        observer: Observer | None,
+    ) -> None:
+        self.experiment, self.files, self.partition = experiment, files, partition
+        self.model, self.engine, self.observer = model, engine, observer
+        truth = None if partition.truth is None else dict(enumerate(partition.truth))
+        self.federation = Federation(
+            engine, model, experiment.seed, experiment.participation, truth, partition.held_out
+        )
+        self.method = experiment.method_class(experiment.settings)
+
+    def run_to_end(self) -> Record:
+        done = self._restore()
+        if done == 0:
+            self.method.start(self.federation)
+        present = self.federation.clients
+        for number in range(done + 1, self.experiment.rounds + 1):
+            began = time.perf_counter()
+            self.federation.begin_round(number)
+            present = self._welcome(present)
+            sampled = self.method.sample(self.federation)
+            self.method.round(self.federation, sampled)
+            record = self._record(number, present)
+            record["seconds"] = round(time.perf_counter() - began, 4)
+            self.files.append(record)
+            self._checkpoint(number)
+            if self.observer:
+                self.observer(record)
+        return self._result(present)
+
+    def _welcome(self, before: Sequence[ClientId]) -> tuple[ClientId, ...]:
+        """Tell the method who came and who went since the last round."""
+        now = self.federation.clients
+        if gone := sorted(set(before) - set(now)):
+            self.method.leave(self.federation, gone)
+        if newcomers := sorted(set(now) - set(before)):
+            self.method.join(self.federation, newcomers)
+        return now
+
+    def _record(self, number: int, clients: Sequence[ClientId]) -> Record:
+        accuracy, loss = self._evaluate(clients)
+        traffic = self.federation.traffic
+        clusters = self.method.clusters()
+        return {
+            "round": number,
+            "accuracy": {name: value for name, value in accuracy.as_dict().items() if name != "per_client"},
+            "loss": None if loss is None else round(loss, DECIMALS),
+            "clients": list(clients),
+            "per_client": list(accuracy.per_client),
+            "clusters": None if clusters is None else [clusters[client] for client in clients],
+            "bytes_up": traffic.up.total(),
+            "bytes_down": traffic.down.total(),
+            "sample_passes": traffic.samples.total(),
+            "missing": {str(client): reason for client, reason in self.federation.missing.items()},
+        }
+
+    def _evaluate(self, clients: Sequence[ClientId], finetuned: bool = False) -> tuple[Accuracy, float | None]:
+        """Score each client's model on its test samples, as it is or after the client's own local epochs."""
+        refs: dict[int, Ref] = {}  # most clients share a few sets of weights: hash each once
+
+        def source(client: ClientId) -> Ref | Own:
+            model = self.method.model_of(client)
+            if isinstance(model, Own):
+                return model
+            if id(model) not in refs:
+                refs[id(model)] = self.federation.put(model)
+            return refs[id(model)]
+
+        def steps(client: ClientId) -> list[Step]:
+            model = source(client)
+            return [Train(model, send=False), Evaluate()] if finetuned else [Evaluate(model)]
+
+        with self.federation.uncounted():
+            replies = self.federation.ask([Job(client, steps(client)) for client in clients])
+        counts = [reply.results[-1].arrays["counts"] for reply in replies]
+        loss = mean_loss(torch.stack(counts).sum(0))
+        return Accuracy.over([balanced_accuracy(table) for table in counts]), loss if math.isfinite(loss) else None
+
+    def _checkpoint(self, number: int) -> None:
+        traffic = {name: dict(counter) for name, counter in vars(self.federation.traffic).items()}
+        tree = {
+            "method": self.method.state_dict(),
+            "traffic": traffic,
+            "model": (self.model.name, self.model.shape, self.model.num_classes),
+        }
+        self.files.save_checkpoint(number, tree, self.engine.states())
+
+    def _restore(self) -> int:
+        """Go back to the last whole round; returns its number, 0 if there is none."""
+        checkpoint = self.files.load_checkpoint()
+        if checkpoint is None:
+            return 0
+        tree, states = checkpoint
+        self.method.load_state_dict(tree["method"])
+        self.engine.restore(states)
+        self.federation.traffic = Traffic(**{name: Counter(counts) for name, counts in tree["traffic"].items()})
+        return int(tree["round"])
+
+    def _result(self, clients: Sequence[ClientId]) -> Record:
+        history = self.files.read_history()
+        last = history[-1]
+        tail = history[-max(1, len(history) // 10) :]
+        clusters = self.method.clusters()
+        truth = self.partition.truth
+        began = time.perf_counter()
+        self.federation.begin_round(self.experiment.rounds + 1)
+        accuracies = {
+            "accuracy": _mean_over_rounds(tail, clients),
+            "accuracy_last": Accuracy.over(last["per_client"]),
+            "accuracy_finetuned": self._evaluate(clients, finetuned=True)[0] if self.experiment.finetune else None,
+            "accuracy_best": Accuracy.over(np.nanmax([_scores(record, clients) for record in history], axis=0)),
+        }
+        if unseen := self.partition.held_out:
+            self.federation.admit(unseen)
+            self.method.join(self.federation, unseen)
+            accuracies["accuracy_unseen"] = self._evaluate(unseen)[0]
+        traffic = self.federation.traffic
+        agreement = None
+        if clusters is not None and truth is not None:
+            pairs = [(truth[client], clusters[client]) for client in clients]
+            agreement = round(float(adjusted_rand_score(*zip(*pairs, strict=True))), DECIMALS)
+        return {
+            "schema": SCHEMA,
+            "key": self.experiment.key(),
+            **{name: getattr(self.experiment, name) for name in ("method", "dataset", "partition", "seed", "rounds")},
+            "clients": len(self.partition.train),
+            "held_out": list(self.partition.held_out),
+            **{name: block.as_dict() if block else None for name, block in accuracies.items()},
+            "clusters": None if clusters is None else [clusters[client] for client in sorted(clusters)],
+            "truth": None if truth is None else list(truth),
+            "ari": agreement,
+            "bytes_up": traffic.up.total(),
+            "bytes_down": traffic.down.total(),
+            "bytes_by_phase": {"up": dict(traffic.up), "down": dict(traffic.down)},
+            "sample_passes": traffic.samples.total(),
+            "answers_missing": sum(len(record["missing"]) for record in history),
+            "partition_checksum": self.partition.checksum(),
+            "seconds": round(sum(record["seconds"] for record in history) + time.perf_counter() - began, 3),
+            "versions": _versions(),
+        }
+
+
+def _scores(record: Record, clients: Sequence[ClientId]) -> list[float]:
+    """A round's accuracies of these clients; one that was not there then gets nan."""
+    by_client = dict(zip(record["clients"], record["per_client"], strict=True))
+    return [by_client.get(client, math.nan) for client in clients]
+
+
+def _mean_over_rounds(records: Sequence[Record], clients: Sequence[ClientId]) -> Accuracy:
+    return Accuracy.over(np.nanmean([_scores(record, clients) for record in records], axis=0))
+
+
+def _channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
+
+
+def _versions() -> Record:
+    names = ("feddag", "torch", "numpy")
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = feddag.__version__ if name == "feddag" else "unknown"
+    return found | {"python": platform.python_version(), "cpu": torch.backends.cpu.get_cpu_capability()}

@@ -1,0 +1,117 @@
+"""What a person sees in the terminal: rich where there is one, plain and whole lines where output is piped."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from feddag.history import Record
+from feddag.run import Observer
+
+SHADES = " ·░▒▓█"
+PLAIN_PROGRESS_LINES = 10
+
+
+def show_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; the first column is text, the others are numbers. Never cut off when piped."""
+    if console.is_terminal:
+        table = Table(title=title, title_justify="left", header_style="bold")
+        for number, column in enumerate(columns):
+            table.add_column(column, justify="right" if number else "left")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console.print(table)
+        return
+    widths = [max(len(row[number]) for row in [columns, *rows]) for number in range(len(columns))]
+    say(console, title)
+    for row in [columns, *rows]:
+        cells = [cell.rjust(width) if n else cell.ljust(width) for n, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        say(console, "  ".join(cells).rstrip())
+
+
+def say(console: Console, text: str = "") -> None:
+    """A line of plain text: nothing in it is markup, and a pipe gets it unwrapped."""
+    console.print(Text(text), soft_wrap=True)
+
+
+@contextlib.contextmanager
+def progress(console: Console, title: str, rounds: int) -> Iterator[Observer]:
+    """A live bar with round, accuracy and time left; a line now and then when piped."""
+    if not console.is_terminal:
+        every = max(1, rounds // PLAIN_PROGRESS_LINES)
+
+        def report(record: Record) -> None:
+            if record["round"] % every == 0 or record["round"] == rounds:
+                say(console, f"{title}: round {record['round']}/{rounds}, accuracy {record['accuracy']['mean']:.3f}")
+
+        yield report
+        return
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("accuracy {task.fields[accuracy]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(title, total=rounds, accuracy="  -  ")
+        yield lambda record: bar.update(
+            task, completed=record["round"], accuracy=f"{record['accuracy']['mean']:.3f}"
+        )
+
+
+RESULT_COLUMNS = (
+    *("method", "accuracy", "worst decile", "fine-tuned", "clusters", "true", "ARI"),
+    *("MB up/client", "MB down/client", "seconds"),
+)
+
+
+def result_row(results: Sequence[Record]) -> list[str]:
+    """One method's line of the closing table, over the seeds it was run with."""
+
+    def over_seeds(values: Sequence[float | None], digits: int = 3) -> str:
+        known = [value for value in values if value is not None]
+        if not known:
+            return "-"
+        spread = f" ± {np.std(known):.{digits}f}" if len(known) > 1 else ""
+        return f"{np.mean(known):.{digits}f}{spread}"
+
+    def groups(name: str) -> str:
+        counts = [len(set(result[name])) for result in results if result[name] is not None]
+        return "/".join(str(count) for count in sorted(set(counts))) if counts else "-"
+
+    return [
+        results[0]["method"],
+        over_seeds([result["accuracy"]["mean"] for result in results]),
+        over_seeds([result["accuracy"]["worst_decile"] for result in results]),
+        over_seeds([result["accuracy_finetuned"] and result["accuracy_finetuned"]["mean"] for result in results]),
+        groups("clusters"),
+        groups("truth"),
+        over_seeds([result["ari"] for result in results]),
+        over_seeds([result["bytes_up"] / result["clients"] / 1e6 for result in results], 2),
+        over_seeds([result["bytes_down"] / result["clients"] / 1e6 for result in results], 2),
+        over_seeds([result["seconds"] for result in results], 1),
+    ]
+
+
+def show_clients(
+    console: Console, counts: NDArray[np.int64], groups: Sequence[str], classes: Sequence[str], most: int = 100
+) -> None:
+    """The clients x classes picture: the darker, the more samples (on a logarithmic scale)."""
+    top = np.log1p(counts.max())
+    width = max(2, min(6, max(map(len, classes))))
+    header = " ".join(name[:width].ljust(width) for name in classes)
+    say(console, f"{'client':>7} {'group':>6} {'samples':>8}  {header}")
+    for client, row in enumerate(counts[:most]):
+        shade = [SHADES[int(np.ceil(np.log1p(n) / top * (len(SHADES) - 1)))] for n in row]
+        cells = " ".join(mark * width for mark in shade)
+        say(console, f"{client:>7} {groups[client]:>6} {row.sum():>8}  {cells}".rstrip())
+    if len(counts) > most:
+        say(console, f"... and {len(counts) - most} more clients")
