@@ -1,7 +1,9 @@
 """feddag run | compare | fields | data: every command is a thin layer over the Python functions."""
 
 import errno
+import gc
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +17,7 @@ from feddag.data.clients import count_classes
 from feddag.data.datasets import load as load_dataset
 from feddag.errors import FeddagError
 from feddag.experiment import DEFAULT_METHOD, Experiment, parse_setting, read_experiment
-from feddag.history import RunDirectory
+from feddag.history import RunDirectory, write_atomically
 from feddag.methods import all_methods
 from feddag.run import run as run_experiment
 from feddag.screen import RESULT_COLUMNS, progress, result_row, say, show_clients, show_table
@@ -123,15 +125,13 @@ def compare(
     show_results(found, base)
     say(console, f"run directories: {runs}/")
     if json_file:
-        from feddag.history import write_atomically
-
         write_atomically(json_file, json.dumps(found, indent=1) + "\n")
 
 
 @app.command()
 def fields() -> None:
     """List every field of an experiment: for TOML files, --set and Python alike."""
-    rows = [(name, field) for name, field in Experiment.model_fields.items()]
+    rows = list(Experiment.model_fields.items())
     show_table(console, "every experiment", ("field", "default", "meaning"), [_field_row(*row) for row in rows])
     for method in all_methods().values():
         if method.Settings.model_fields:
@@ -146,7 +146,7 @@ def _field_row(name: str, field: Any) -> tuple[str, str, str]:
 @data_app.command("list")
 def data_list() -> None:
     """What datasets there are, and which are here."""
-    rows = [(item.name, item.summary, item.where) for item in obtain.available()]
+    rows = [(item.name, item.content, str(item.path) if item.path else item.how) for item in obtain.available()]
     show_table(console, "datasets", ("name", "content", "where"), rows)
 
 
@@ -207,6 +207,8 @@ def stop(sentence: str, code: int) -> None:
 
 def main() -> None:
     """The `feddag` program: a mistake of the user's is one sentence and exit code 2."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to stop is as clean as Ctrl-C
+    gc.freeze()  # what is imported never becomes garbage: without this, leaving takes a second
     try:
         app()
     except FeddagError as error:

@@ -1,7 +1,6 @@
 """Experiment: one frozen, validated description of one run. Nothing else configures anything."""
 
 import hashlib
-import inspect
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -13,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from feddag.client.work import LocalSettings
 from feddag.data.datasets import Dataset
-from feddag.data.partitions import PARTITIONS, Partition, make_partition
+from feddag.data.obtain import KNOWN
+from feddag.data.partitions import PARTITIONS, Partition, make_partition, settings_of
 from feddag.errors import FeddagError, nearest
 from feddag.methods import Method, MethodSettings, all_methods, find_method
 
@@ -89,6 +89,9 @@ class Experiment(BaseModel):
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
         if values.get("partition", "") != "natural":
             values = {"clients": DEFAULT_CLIENTS} | values
+        dataset = values.get("dataset", "digits")
+        if dataset not in KNOWN and isinstance(dataset, str) and Path(dataset).exists():
+            values = values | {"dataset": str(Path(dataset).resolve())}  # found again from any folder
         return values
 
     @model_validator(mode="after")
@@ -130,15 +133,14 @@ class Experiment(BaseModel):
 
     def divide(self, dataset: Dataset) -> Partition:
         """Give the dataset's samples to clients."""
-        names = ("holdout", "validation", "test", "test_share", "fraction", *_settings_of(self.partition))
-        settings = {name: getattr(self, name) for name in names}
+        settings = {name: getattr(self, name) for name in settings_of(self.partition)}
         return make_partition(
             dataset, partition=self.partition, clients=self.clients, seed=self.seed, settings=settings
         )
 
     def resolved(self) -> dict[str, Any]:
         """Every field that has a say in this run, with its value."""
-        unused = {name for other in PARTITIONS for name in _settings_of(other)} - set(_settings_of(self.partition))
+        unused = {name for other in PARTITIONS for name in settings_of(other)} - set(settings_of(self.partition))
         own = {name: getattr(self, name) for name in type(self).model_fields if name not in unused}
         return {name: value for name, value in (own | self.settings.model_dump()).items() if value is not None}
 
@@ -146,8 +148,8 @@ class Experiment(BaseModel):
         """What this experiment's result is kept under: equal for equal results, whatever the number of workers."""
         identity = {name: value for name, value in self.resolved().items() if name not in NOT_PART_OF_THE_RESULT}
         identity["revision"] = self.method_class.revision
-        if Path(self.dataset).exists():
-            identity["dataset_content"] = _fingerprint(Path(self.dataset))
+        if self.dataset not in KNOWN and Path(self.dataset).exists():
+            identity["dataset"] = _fingerprint(Path(self.dataset))  # what is in it, not where it lies
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -203,11 +205,6 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name.strip(), tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name.strip(), value.strip()
-
-
-def _settings_of(partition: str) -> list[str]:
-    parameters = inspect.signature(PARTITIONS[partition]).parameters.values()
-    return [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
 
 
 def _sentence(error: ValidationError, fields: Iterable[str]) -> str:

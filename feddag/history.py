@@ -164,7 +164,7 @@ class RunDirectory:
         self._prune()
 
     def load_checkpoint(self) -> tuple[dict[str, Any], dict[ClientId, tuple[int, Weights]]] | None:
-        """The newest whole checkpoint, with the history cut back to it; None if there is none."""
+        """The newest whole checkpoint and the client states that belong to it; None if there is none."""
         for path in sorted(self._checkpoints(), reverse=True):
             try:
                 tree = load_tree(path)
@@ -177,17 +177,16 @@ class RunDirectory:
                     raise DamagedError("the history is shorter than the checkpoint says")
             except DamagedError:
                 continue
-            self._cut_history(tree["history_bytes"])
-            for newer in self._checkpoints():
-                if newer > path:
-                    newer.unlink()
             return tree, states
-        self._cut_history(0)
         return None
 
-    def _cut_history(self, size: int) -> None:
+    def rewind(self, checkpoint: dict[str, Any] | None) -> None:
+        """Forget what was written after this checkpoint (None: everything), before going on from it."""
         if self.history.exists():
-            os.truncate(self.history, size)
+            os.truncate(self.history, checkpoint["history_bytes"] if checkpoint else 0)
+        for path in self._checkpoints():
+            if checkpoint is None or path > self._checkpoint_path(checkpoint["round"]):
+                path.unlink()
 
     def _prune(self) -> None:
         checkpoints = sorted(self._checkpoints())

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.metrics import adjusted_rand_score
 
 import feddag
 from feddag.client.evaluate import Evaluate, balanced_accuracy, mean_loss
@@ -32,6 +31,7 @@ from feddag.models import Model, ModelSpec, default_model
 
 SCHEMA = 1
 DECIMALS = 6
+SMALL_RUN = 1e10  # sample passes x parameters: some seconds of work
 
 Observer = Callable[[Record], None]
 
@@ -157,9 +157,8 @@ def run(
             if not whole:
                 partition.save(files.partition)
             data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
-            engine = LocalEngine(
-                data, Workplace(model, experiment.local, experiment.seed), experiment.workers or os.cpu_count() or 1
-            )
+            place = Workplace(model, experiment.local, experiment.seed)
+            engine = LocalEngine(data, place, experiment.workers or _worthwhile_workers(experiment, partition, model))
             try:
                 result = _Loop(experiment, files, partition, model, engine, observer).run_to_end()
             finally:
@@ -187,13 +186,16 @@ class _Loop:
             engine, model, experiment.seed, experiment.participation, truth, partition.held_out
         )
         self.method = experiment.method_class(experiment.settings)
+        self.began = time.perf_counter()
+        self.seconds_before = 0.0  # spent before a resume
 
     def run_to_end(self) -> Record:
         done = self._restore()
-        if done == 0:
+        if done is None:
             self.method.start(self.federation)
+            self._checkpoint(0)
         present = self.federation.clients
-        for number in range(done + 1, self.experiment.rounds + 1):
+        for number in range((done or 0) + 1, self.experiment.rounds + 1):
             began = time.perf_counter()
             self.federation.begin_round(number)
             present = self._welcome(present)
@@ -261,15 +263,20 @@ class _Loop:
             "method": self.method.state_dict(),
             "traffic": traffic,
             "model": (self.model.name, self.model.shape, self.model.num_classes),
+            "seconds": self._seconds(),
         }
         self.files.save_checkpoint(number, tree, self.engine.states())
 
-    def _restore(self) -> int:
-        """Go back to the last whole round; returns its number, 0 if there is none."""
-        checkpoint = self.files.load_checkpoint()
-        if checkpoint is None:
-            return 0
-        tree, states = checkpoint
+    def _seconds(self) -> float:
+        return self.seconds_before + time.perf_counter() - self.began
+
+    def _restore(self) -> int | None:
+        """Go back to the last whole round; returns its number, None if there is none."""
+        tree, states = self.files.load_checkpoint() or (None, {})
+        self.files.rewind(tree)
+        if tree is None:
+            return None
+        self.seconds_before = tree["seconds"]
         self.method.load_state_dict(tree["method"])
         self.engine.restore(states)
         self.federation.traffic = Traffic(**{name: Counter(counts) for name, counts in tree["traffic"].items()})
@@ -279,9 +286,7 @@ class _Loop:
         history = self.files.read_history()
         last = history[-1]
         tail = history[-max(1, len(history) // 10) :]
-        clusters = self.method.clusters()
         truth = self.partition.truth
-        began = time.perf_counter()
         self.federation.begin_round(self.experiment.rounds + 1)
         accuracies = {
             "accuracy": _mean_over_rounds(tail, clients),
@@ -293,15 +298,21 @@ class _Loop:
             self.federation.admit(unseen)
             self.method.join(self.federation, unseen)
             accuracies["accuracy_unseen"] = self._evaluate(unseen)[0]
+            if self.experiment.finetune:
+                accuracies["accuracy_unseen_finetuned"] = self._evaluate(unseen, finetuned=True)[0]
+        clusters = self.method.clusters()
         traffic = self.federation.traffic
         agreement = None
         if clusters is not None and truth is not None:
-            pairs = [(truth[client], clusters[client]) for client in clients]
+            from sklearn.metrics import adjusted_rand_score  # slow to import, and only needed at the end
+
+            pairs = [(truth[client], group) for client, group in clusters.items()]
             agreement = round(float(adjusted_rand_score(*zip(*pairs, strict=True))), DECIMALS)
         return {
             "schema": SCHEMA,
             "key": self.experiment.key(),
             **{name: getattr(self.experiment, name) for name in ("method", "dataset", "partition", "seed", "rounds")},
+            "model": self.model.name,
             "clients": len(self.partition.train),
             "held_out": list(self.partition.held_out),
             **{name: block.as_dict() if block else None for name, block in accuracies.items()},
@@ -314,9 +325,19 @@ class _Loop:
             "sample_passes": traffic.samples.total(),
             "answers_missing": sum(len(record["missing"]) for record in history),
             "partition_checksum": self.partition.checksum(),
-            "seconds": round(sum(record["seconds"] for record in history) + time.perf_counter() - began, 3),
+            "seconds": round(self._seconds(), 3),
             "versions": _versions(),
         }
+
+
+def _worthwhile_workers(experiment: Experiment, partition: Partition, model: ModelSpec) -> int:
+    """One worker per core, but none beside this process for a run so small that starting them would take longer."""
+    local = experiment.local
+    by_steps = len(partition.train) * (local.steps or 0) * local.batch_size
+    samples = by_steps or local.epochs * sum(map(len, partition.train))
+    parameters = sum(weights.numel() for weights in model.build().state_dict().values())
+    work = experiment.rounds * experiment.participation * samples * parameters
+    return (os.cpu_count() or 1) if work > SMALL_RUN else 1
 
 
 def _scores(record: Record, clients: Sequence[ClientId]) -> list[float]:

@@ -30,7 +30,7 @@ def show_table(console: Console, title: str, columns: Sequence[str], rows: Seque
     widths = [max(len(row[number]) for row in [columns, *rows]) for number in range(len(columns))]
     say(console, title)
     for row in [columns, *rows]:
-        cells = [cell.rjust(width) if n else cell.ljust(width) for n, (cell, width) in enumerate(zip(row, widths, strict=True))]
+        cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
         say(console, "  ".join(cells).rstrip())
 
 
@@ -62,9 +62,7 @@ def progress(console: Console, title: str, rounds: int) -> Iterator[Observer]:
     )
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(title, total=rounds, accuracy="  -  ")
-        yield lambda record: bar.update(
-            task, completed=record["round"], accuracy=f"{record['accuracy']['mean']:.3f}"
-        )
+        yield lambda record: bar.update(task, completed=record["round"], accuracy=f"{record['accuracy']['mean']:.3f}")
 
 
 RESULT_COLUMNS = (

@@ -1,9 +1,38 @@
 """Where samples come from: named datasets, the user's own files, and how they are obtained."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from string import ascii_lowercase, ascii_uppercase, digits
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from feddag.data import obtain
+from feddag.data.readers import Parts, Samples, read_image_folder, read_npz
+from feddag.errors import FeddagError
+from feddag.rng import rng
+
+# Published mean and standard deviation per channel, for pixels scaled to 0 .. 1.
+STATISTICS = {
+    "fmnist": ((0.1307,), (0.3081,)),
+    "mnist": ((0.1307,), (0.3081,)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    "cifar100": ((0.507, 0.487, 0.441), (0.267, 0.256, 0.276)),
+    "svhn": ((0.4377, 0.4438, 0.4728), (0.198, 0.201, 0.197)),
+}
+CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CLASSES: dict[str, Sequence[str]] = {  # where the files hold only numbers
+    "digits": digits,
+    "mnist": digits,
+    "svhn": digits,
+    "fmnist": ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+    "cifar10": CIFAR10,
+    "cifar10-c": CIFAR10,
+    "cifar100": [str(number) for number in range(100)],
+    "femnist": digits + ascii_uppercase + ascii_lowercase,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,3 +60,191 @@ class Dataset:
     domain_train: NDArray[np.int64] | None = None
     domain_test: NDArray[np.int64] | None = None
     domains: tuple[str, ...] = ()
+
+
+def load(name_or_path: str) -> Dataset:
+    """The dataset of that name, or the user's own: an .npz file or a folder of images (see `feddag.data.readers`).
+
+    A source without a division gets a fixed one: the test part is a fifth of every owner's and domain's samples, with
+    the classes in proportion.
+
+    >>> dataset = load("digits")
+    >>> dataset.x_train.shape, dataset.x_test.shape, dataset.num_classes
+    ((1438, 8, 8, 1), (359, 8, 8, 1), 10)
+    """
+    name = name_or_path
+    if name in obtain.KNOWN:
+        found = obtain.find(name)
+        if found is None:
+            raise FeddagError(f"dataset '{name}' is not on this machine: {obtain.how(name)}")
+        parts = _digits() if name == "digits" else obtain.read(name, found)
+        return _assembled(name, str(found), parts, CLASSES.get(name, ()), STATISTICS.get(name))
+    path = Path(name).expanduser()
+    if path.is_dir() and name:  # no name is no path either, though it would mean this folder
+        return _assembled(path.resolve().name, str(path), read_image_folder(path))
+    if path.suffix == ".npz":
+        return _assembled(path.stem, str(path), read_npz(path))
+    if name and (path.exists() or len(path.parts) > 1):
+        raise FeddagError(f"{path} is neither an .npz file nor a folder of images")
+    raise obtain.unknown(name)
+
+
+def _digits() -> Parts:
+    from sklearn.datasets import load_digits  # here, because importing it takes a second
+
+    held = load_digits()
+    return Samples(held.images.astype(np.uint8), held.target), None
+
+
+def _assembled(
+    name: str,
+    source: str,
+    parts: Parts,
+    classes: Sequence[str] = (),
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None,
+) -> Dataset:
+    """A dataset from what a reader found. `source` is named in errors; labels are indices into `classes` if given."""
+    for part in parts:
+        if part is not None:
+            _check(part, source)
+    train, test = parts
+    if test is None:
+        train, test = _divided(train, source)
+    x_train, x_test = _uniform(train.x, source), _uniform(test.x, source)
+    if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
+        raise FeddagError(
+            f"{source} has training samples that are {x_train.dtype} of shape {x_train.shape[1:]} "
+            f"but test samples that are {x_test.dtype} of shape {x_test.shape[1:]}"
+        )
+    if classes:
+        for y in (train.y, test.y):
+            if y.dtype.kind not in "iu" or y.min() < 0 or y.max() >= len(classes):
+                raise FeddagError(f"{source} has a label outside 0 .. {len(classes) - 1}")
+        y_train, y_test = train.y.astype(np.int64), test.y.astype(np.int64)
+    else:
+        y_train, y_test, classes = _numbered(train.y, test.y)
+    owner_train, owner_test, owners = _membership(train.owner, test.owner)
+    domain_train, domain_test, domains = _membership(train.domain, test.domain)
+    mean, std = _scaled(statistics) if statistics else _measured(x_train)
+    return Dataset(
+        name=name,
+        x_train=x_train,
+        y_train=y_train,
+        x_test=x_test,
+        y_test=y_test,
+        num_classes=len(classes),
+        mean=mean,
+        std=std,
+        classes=tuple(classes),
+        owner_train=owner_train,
+        owner_test=owner_test,
+        owners=owners,
+        domain_train=domain_train,
+        domain_test=domain_test,
+        domains=domains,
+    )
+
+
+def _check(part: Samples, source: str) -> None:
+    if part.x.ndim < 2 or part.x.size == 0 or part.x.dtype.kind not in "buif":
+        raise FeddagError(
+            f"{source} must hold numeric samples of one shape, not {part.x.dtype} of shape {part.x.shape}"
+        )
+    for name, values in (("labels", part.y), ("clients", part.owner), ("domains", part.domain)):
+        if values is None:
+            continue
+        if values.shape != part.x.shape[:1]:
+            raise FeddagError(f"{source} has {len(part.x)} samples but {name} of shape {values.shape}")
+        if values.dtype.kind not in "biuU":
+            raise FeddagError(f"{source} has {name} of type {values.dtype}; integers and strings are allowed")
+
+
+def _uniform(x: NDArray[Any], source: str) -> NDArray[np.uint8 | np.float32]:
+    """Images as uint8 N x H x W x C, everything else as float32 in its own shape."""
+    if x.dtype == np.uint8 and x.ndim == 3:
+        return x[..., np.newaxis]
+    if x.dtype == np.uint8 and x.ndim == 4:
+        if x.shape[3] > 4:
+            raise FeddagError(f"{source} has images of shape {x.shape[1:]}; the channels, at most 4, must come last")
+        return x
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
+        numbers = x.astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise FeddagError(f"{source} has a sample with a value that is not a finite 32-bit number")
+    return numbers
+
+
+def _numbered(train: NDArray[Any], test: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
+    """Both parts' values as positions in the sorted list of all values, and that list as words.
+
+    >>> _numbered(np.array([7, 10]), np.array([-1]))
+    (array([1, 2]), array([0]), ('-1', '7', '10'))
+    """
+    together = [part if part.dtype.kind == "U" else part.astype(np.int64) for part in (train, test)]
+    values, positions = np.unique(np.concatenate(together), return_inverse=True)
+    return positions[: len(train)], positions[len(train) :], tuple(str(value) for value in values)
+
+
+def _membership(
+    train: NDArray[Any] | None, test: NDArray[Any] | None
+) -> tuple[NDArray[np.int64] | None, NDArray[np.int64] | None, tuple[str, ...]]:
+    """Owners or domains numbered, where the source knows them; it may know them for the training part alone."""
+    if train is None:
+        return None, None, ()
+    train_number, test_number, words = _numbered(train, train[:0] if test is None else test)
+    return train_number, None if test is None else test_number, words
+
+
+def _divided(samples: Samples, source: str) -> tuple[Samples, Samples]:
+    """The fixed division of samples that came without one; versions of one picture stay together."""
+    if samples.version_of is None:
+        group = np.zeros(len(samples.y), np.int64)
+        for membership in (samples.owner, samples.domain):
+            if membership is not None:
+                member = np.unique(membership, return_inverse=True)[1]
+                group = np.unique(group * len(member) + member, return_inverse=True)[1]
+        test = _every_fifth(samples.y, group)
+    else:
+        _, first, picture = np.unique(samples.version_of, return_index=True, return_inverse=True)
+        test = _every_fifth(samples.y[first], np.zeros(len(first), np.int64))[picture]
+    if not test.any():
+        raise FeddagError(f"{source} has too few samples to set a fifth of them aside for testing")
+    return _chosen(samples, ~test), _chosen(samples, test)
+
+
+def _every_fifth(y: NDArray[Any], group: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Marks n / 5 samples, rounded, of every group and within one of n / 5 of every class in it.
+
+    Each group is laid out class by class, in an order of classes and samples of its own, and every fifth is marked,
+    the third being the first, so that a group of one or two gives none away.
+    """
+    random = rng(0, "division")
+    label = np.unique(y, return_inverse=True)[1]
+    class_of_group = np.unique(group * len(y) + label, return_inverse=True)[1]
+    turn = random.permutation(len(y))[class_of_group]
+    layout = np.lexsort((random.random(len(y)), turn, group))
+    place = np.arange(len(y)) - np.searchsorted(group[layout], group[layout])
+    marked = np.empty(len(y), np.bool_)
+    marked[layout] = place % 5 == 2
+    return marked
+
+
+def _chosen(samples: Samples, mask: NDArray[np.bool_]) -> Samples:
+    owner, domain = (None if held is None else held[mask] for held in (samples.owner, samples.domain))
+    return Samples(samples.x[mask], samples.y[mask], owner, domain)
+
+
+def _scaled(statistics: tuple[tuple[float, ...], tuple[float, ...]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    mean, std = statistics
+    return tuple(255 * value for value in mean), tuple(255 * value for value in std)
+
+
+def _measured(x: NDArray[np.uint8 | np.float32]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation over the last axis; a constant channel gets 1, so that dividing by it is harmless."""
+    axes = tuple(range(x.ndim - 1))
+    mean = x.mean(axes, dtype=np.float64)
+    batches = np.array_split(x, -(-len(x) // 1000))  # in turn, because float64 takes eight times the room of uint8
+    variance = sum(((batch - mean) ** 2).sum(axes) for batch in batches) / (x.size / x.shape[-1])
+    std = np.sqrt(variance)
+    constant = std <= 1e-6 * np.abs(mean)  # below what float32 resolves
+    return tuple(mean.tolist()), tuple(np.where(constant, 1.0, std).tolist())

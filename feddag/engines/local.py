@@ -134,9 +134,9 @@ class LocalEngine(Engine):
         return ref
 
     def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
-        scoring = [job for job in jobs if all(isinstance(step, Evaluate) for step in job.steps)]
-        replies = self._score(scoring)
-        others = [job for job in jobs if job not in scoring] if scoring else list(jobs)
+        only_scoring = [all(isinstance(step, Evaluate) for step in job.steps) for job in jobs]
+        replies = self._score(list(itertools.compress(jobs, only_scoring)))
+        others = [job for job, scoring in zip(jobs, only_scoring, strict=True) if not scoring]
         works = [Work(job, self._states.get(job.client, (0, {}))[1], (round, exchange)) for job in others]
         for work, done in self._do(works, [self._data.size(job.client) for job in others]):
             assert isinstance(work, Work)

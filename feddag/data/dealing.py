@@ -1,0 +1,321 @@
+"""How each partition deals the training samples out: one function per partition, its settings as keywords.
+
+Nearly all of them fill one table, clients x classes, with sample counts, and deal by it. The refusals come first: a
+partition either serves every client or says why it cannot.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddag.data.shifts import Shift, concepts_of
+from feddag.data.tables import (
+    Deal,
+    Draw,
+    Ints,
+    Pool,
+    corruption_names,
+    dirichlet_factor,
+    even_table,
+    evenly,
+    every_group_served,
+    hand_out,
+    holders_table,
+    holding,
+    labels_per_set,
+    lda_table,
+    least_used_classes,
+    one_of,
+    own_mixture,
+    whole,
+)
+from feddag.errors import FeddagError
+
+
+def iid(pool: Pool, clients: int, draw: Draw) -> Deal:
+    """Everyone the same: equal sizes, classes as even as they come."""
+    return Deal(hand_out(pool, even_table(pool, clients, draw), draw), truth=[0] * clients)
+
+
+def label_skew(
+    pool: Pool, clients: int, draw: Draw, *, labels: float = 0.2, quantity: float = 0.25, groups: int | None = None
+) -> Deal:
+    """Data Distribution I: groups of clients with one label set each, and uneven quantities.
+
+    Groups take labels that nobody has taken while there are any and fill up with others, so sets can share labels
+    or coincide; what counts as the truth is therefore the label set.
+    """
+    count = labels_per_set(pool, labels)
+    quantity = dirichlet_factor(quantity)
+    groups = whole("groups", min(5, clients) if groups is None else groups, 1, clients, "the number of clients")
+
+    generator = draw("labels")
+    fresh = generator.permutation(pool.classes)
+    label_sets = []
+    for group in range(groups):
+        taken, fresh = fresh[:count], fresh[count:]
+        if not len(taken):
+            taken = pool.classes[[group % len(pool.classes)]]
+        others = generator.permutation(np.setdiff1d(pool.classes, taken))
+        label_sets.append(np.concatenate([taken, others[: count - len(taken)]]))
+    group_of = every_group_served(groups, clients, draw("groups"))
+    holds = holding(np.array(label_sets)[group_of], pool.num_classes)
+    return Deal(hand_out(pool, holders_table(pool, holds, draw, quantity), draw), truth=_rows(holds))
+
+
+def pairs(pool: Pool, clients: int, draw: Draw, *, quantity: float = 0.25, groups: int | None = None) -> Deal:
+    """Many true groups: 11 different pairs of classes (or `groups` of them); a class may be in several."""
+    quantity = dirichlet_factor(quantity)
+    first, second = np.triu_indices(len(pool.classes), 1)
+    most = min(clients, len(first))
+    limit = f"{clients} clients and {len(first)} pairs of classes"
+    groups = whole("groups", min(11, most) if groups is None else groups, 1, most, limit)
+
+    chosen = draw("pairs").choice(len(first), groups, replace=False)
+    group_of = chosen[every_group_served(groups, clients, draw("groups"))]
+    holds = holding(pool.classes[np.stack([first[group_of], second[group_of]], axis=1)], pool.num_classes)
+    return Deal(hand_out(pool, holders_table(pool, holds, draw, quantity), draw), truth=_rows(holds))
+
+
+def pacfl(pool: Pool, clients: int, draw: Draw, *, labels: float = 0.2) -> Deal:
+    """Client i holds class i mod C and others at random; a class is split evenly among its holders. No groups."""
+    count = labels_per_set(pool, labels)
+    own = np.arange(clients) % len(pool.classes)
+    chance = draw("labels").random((clients, len(pool.classes)))
+    chance[np.arange(clients), own] = -1  # sorts first
+    holds = holding(pool.classes[np.argsort(chance, axis=1)[:, :count]], pool.num_classes)
+    return Deal(hand_out(pool, holders_table(pool, holds, draw), draw))
+
+
+def pathological(pool: Pool, clients: int, draw: Draw, *, classes_per_client: int = 2) -> Deal:
+    """So many classes per client, all classes held equally often, each class cut into equal shards."""
+    count = whole("classes_per_client", classes_per_client, 1, len(pool.classes), "the number of classes")
+    holds = holding(least_used_classes(pool, clients, count, draw("classes")), pool.num_classes)
+    return Deal(hand_out(pool, holders_table(pool, holds, draw), draw))
+
+
+def concept_shift(
+    pool: Pool,
+    clients: int,
+    draw: Draw,
+    *,
+    concepts: int = 3,
+    skewed: bool = False,
+    labels: float = 0.2,
+    quantity: float = 0.25,
+    groups: int | None = None,
+) -> Deal:
+    """Data Distribution II: the same images under different names; evenly dealt, or label-skewed below."""
+    known = concepts_of(pool.num_classes)
+    most = min(clients, len(known))
+    limit = f"{clients} clients and {len(known)} different concepts of {pool.num_classes} classes"
+    names = known[: whole("concepts", concepts, 1, most, limit)]
+    if skewed:
+        below = label_skew(pool, clients, draw, labels=labels, quantity=quantity, groups=groups)
+    else:
+        below = iid(pool, clients, draw)
+    concept_of = evenly(len(names), clients, draw("concepts"))
+    assert below.truth is not None  # both know it
+    truth = list(zip(concept_of.tolist(), below.truth, strict=True))
+    return Deal(below.client_of, truth=truth, shifts=[Shift(names[concept]) for concept in concept_of])
+
+
+def dirichlet(pool: Pool, clients: int, draw: Draw, *, quantity: float = 0.25) -> Deal:
+    """Data Distribution III: every class split over all clients by a Dirichlet draw. No groups."""
+    return Deal(hand_out(pool, lda_table(pool, clients, dirichlet_factor(quantity), draw("quantity")), draw))
+
+
+def feature_skew(
+    pool: Pool, clients: int, draw: Draw, *, corruptions: int | str = 4, severity: int = 3, quantity: float = 0.25
+) -> Deal:
+    """Data Distribution IV: one corruption per client, or one of the dataset's domains, and Dirichlet quantities."""
+    quantity = dirichlet_factor(quantity)
+    if pool.domain is None:
+        names = corruption_names(pool, "feature-skew", corruptions)
+        shifts = [Shift(corruption=name, severity=severity) for name in names]
+        whole("corruptions", len(names), 1, clients, "the number of clients")
+        kind_of = evenly(len(names), clients, draw("kinds"))
+        client_of = hand_out(pool, lda_table(pool, clients, quantity, draw("quantity")), draw)
+        return Deal(client_of, truth=kind_of.tolist(), shifts=[shifts[kind] for kind in kind_of])
+
+    domains, sizes = np.unique(pool.domain, return_counts=True)
+    whole("clients", clients, len(domains), limit=f"one for each domain of '{pool.dataset}'")
+    domain_of = domains[evenly(len(domains), clients, draw("kinds"))]
+    members = [np.flatnonzero(domain_of == domain) for domain in domains]
+    for domain, size, who in zip(domains, sizes, members, strict=True):
+        if size < len(who):
+            raise FeddagError(
+                f"clients = {clients}: domain '{pool.domains[domain]}' of '{pool.dataset}' has {size} training samples"
+                f" for {len(who)} clients, but each needs at least one, so fewer clients are allowed"
+            )
+    client_of = np.full(len(pool.y), -1)
+    for domain, who in zip(domains.tolist(), members, strict=True):
+        samples = np.flatnonzero(pool.domain == domain)
+        inside = _only(pool, samples)
+        table = lda_table(inside, len(who), quantity, draw("quantity", domain))
+        client_of[samples] = who[hand_out(inside, table, _named(draw, domain))]
+    return Deal(client_of, truth=domain_of.tolist(), domains=domain_of)
+
+
+def _only(pool: Pool, samples: Ints) -> Pool:
+    return Pool(pool.dataset, pool.num_classes, pool.channels, pool.y[samples], None, (), None, ())
+
+
+def _named(draw: Draw, name: int) -> Draw:
+    return lambda *names: draw(name, *names)
+
+
+def sized(
+    pool: Pool,
+    clients: int,
+    draw: Draw,
+    *,
+    base: str = "dirichlet",
+    samples_min: int = 50,
+    samples_max: int = 350,
+    quantity: float = 0.25,
+    classes_per_client: int = 2,
+) -> Deal:
+    """FedAC's: a random size for each client, filled by its own Dirichlet mixture or evenly from a few classes.
+
+    Samples that nobody asks for stay unused.
+    """
+    one_of("base", base, ("dirichlet", "pathological"))
+    quantity = dirichlet_factor(quantity)
+    count = whole("classes_per_client", classes_per_client, 1, len(pool.classes), "the number of classes")
+    low = whole("samples_min", samples_min, count if base == "pathological" else 1)
+    high = whole("samples_max", samples_max, low, len(pool.y), "the training samples in use")
+    wanted = draw("sizes").integers(low, high, clients, endpoint=True)
+    if wanted.sum() > len(pool.y):
+        raise FeddagError(
+            f"samples_max = {high}: {clients} clients with {low} to {high} samples want {wanted.sum()},"
+            f" and '{pool.dataset}' has {len(pool.y)}"
+        )
+    table = np.zeros((clients, pool.num_classes), np.int64)
+    if base == "dirichlet":
+        left = pool.sizes.copy()
+        generator = draw("quantity")
+        for client, size in enumerate(wanted.tolist()):
+            table[client] = own_mixture(left, size, quantity, generator)
+            left -= table[client]
+    else:
+        label_sets = least_used_classes(pool, clients, count, draw("classes"))
+        extra = np.arange(count) < (wanted % count)[:, None]
+        np.put_along_axis(table, label_sets, (wanted // count)[:, None] + extra, axis=1)
+        if (over := table.sum(axis=0) - pool.sizes).max() > 0:
+            label = int(over.argmax())
+            raise FeddagError(
+                f"samples_max = {high}: the clients that hold class {label} of '{pool.dataset}' want"
+                f" {table[:, label].sum()} of its samples, and it has {pool.sizes[label]}"
+            )
+    return Deal(hand_out(pool, table, draw))
+
+
+def heterogeneity_mix(
+    pool: Pool, clients: int, draw: Draw, *, mix: str = "40,30,30", mix_kind: str = "labels", severity: int = 3
+) -> Deal:
+    """FedGWC's: shares of clients of three kinds, which are the truth.
+
+    By labels: homogeneous (Dirichlet 1000), heterogeneous (0.5) and one class only, all of equal size. By domains:
+    homogeneous clients with clean, noisy and blurred images.
+    """
+    one_of("mix_kind", mix_kind, ("labels", "domains"))
+    clients_of_kind = _parse_mix(mix, clients)
+    kind_of = draw("kinds").permutation(np.repeat(np.arange(3), clients_of_kind))
+    if mix_kind == "domains":
+        if pool.channels is None:
+            raise FeddagError(f"mix_kind = 'domains': it corrupts images, and dataset '{pool.dataset}' has none")
+        kinds = [Shift(corruption=name, severity=severity) for name in (None, "gaussian_noise", "gaussian_blur")]
+        return Deal(iid(pool, clients, draw).client_of, kind_of.tolist(), [kinds[kind] for kind in kind_of])
+
+    homogeneous, heterogeneous, single = (np.flatnonzero(kind_of == kind) for kind in range(3))
+    size = len(pool.y) // clients
+    table = np.zeros((clients, pool.num_classes), np.int64)
+    if len(single):
+        own_class = least_used_classes(pool, len(single), 1, draw("classes"))[:, 0]
+        # Of a class, one-class clients leave the others theirs: no more than their own share of all clients.
+        holders = np.bincount(own_class, minlength=pool.num_classes)
+        fitting = pool.sizes * len(single) // (clients * np.maximum(holders, 1))
+        size = min(size, int(fitting[holders > 0].min()))
+        if size < 1:
+            raise FeddagError(
+                f"clients = {clients}: '{pool.dataset}' has too few samples per class for {len(single)} clients with"
+                " one class each, so fewer clients are allowed"
+            )
+        table[single, own_class] = size
+    left = pool.sizes - table.sum(axis=0)
+    for factor, members in ((1000, homogeneous), (0.5, heterogeneous)):
+        generator = draw("quantity", factor)
+        for client in members:
+            table[client] = own_mixture(left, size, factor, generator)
+            left -= table[client]
+    return Deal(hand_out(pool, table, draw), truth=kind_of.tolist())
+
+
+def _parse_mix(mix: Any, clients: int) -> Ints:
+    """How many clients of each of the three kinds: the shares in per cent, largest remainders rounded up.
+
+    >>> _parse_mix("40,30,30", 5).tolist(), _parse_mix("50, 0, 50", 4).tolist()
+    ([2, 2, 1], [2, 0, 2])
+    """
+    try:
+        shares = np.array([float(part) for part in str(mix).split(",")])
+    except ValueError:
+        shares = np.zeros(0)
+    if len(shares) != 3 or not (shares >= 0).all() or not np.isclose(shares.sum(), 100):
+        raise FeddagError(f"mix = {mix!r}: it must be three shares that add up to 100, such as '40,30,30'")
+    exact = shares * clients / 100
+    numbers = np.floor(exact).astype(np.int64)
+    numbers[np.argsort(numbers - exact, kind="stable")[: clients - numbers.sum()]] += 1
+    if ((numbers == 0) & (shares > 0)).any():
+        raise FeddagError(f"mix = {mix!r}: {clients} clients are too few to give every kind of it one")
+    return numbers
+
+
+def natural(pool: Pool, clients: int | None, draw: Draw) -> Deal:
+    """As the data came: one client per owner (or per domain), all of them or so many at random."""
+    column, names = (pool.owner, pool.owners) if pool.owner is not None else (pool.domain, pool.domains)
+    if column is None:
+        raise FeddagError(
+            f"partition = 'natural': dataset '{pool.dataset}' does not say whose its samples are; any other partition"
+            " is allowed"
+        )
+    known = np.unique(column)
+    count = len(known) if clients is None else whole("clients", clients, 1, len(known), "the owners of samples")
+    chosen = np.sort(draw("owners").choice(known, count, replace=False))
+    client_of = np.full(int(known.max()) + 1, -1)
+    client_of[chosen] = np.arange(count)
+    client_of = client_of[column]
+    truth = None
+    if pool.domain is not None:
+        pairs_seen = np.unique(np.stack([client_of, pool.domain])[:, client_of >= 0], axis=1)
+        if len(pairs_seen[0]) == count:  # nobody lives in two domains
+            truth = pairs_seen[1].tolist()
+    return Deal(
+        client_of,
+        truth=truth,
+        owners=chosen if pool.owner is not None else None,
+        domains=chosen if pool.owner is None else None,
+        names=[names[owner] if names else str(owner) for owner in chosen],
+    )
+
+
+def _rows(table: NDArray[np.generic]) -> list[bytes]:
+    return [row.tobytes() for row in table]
+
+
+PARTITIONS: Mapping[str, Callable[..., Deal]] = {
+    "iid": iid,
+    "label-skew": label_skew,
+    "pacfl": pacfl,
+    "concept-shift": concept_shift,
+    "dirichlet": dirichlet,
+    "feature-skew": feature_skew,
+    "pairs": pairs,
+    "pathological": pathological,
+    "sized": sized,
+    "heterogeneity-mix": heterogeneity_mix,
+    "natural": natural,
+}

@@ -1,0 +1,115 @@
+"""Local training against SGD done by hand."""
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from feddag.client.train import draw_batches, train
+from feddag.client.work import LocalSettings, to_tensor
+from feddag.models import Dropout, Model, ModelSpec, seed_dropout
+from feddag.rng import dropout_mask
+
+
+class OneWeight(nn.Module):
+    """Scores (w * x, 0): cross-entropy for label 0 is log(1 + exp(-w x))."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([self.w * x[:, 0], torch.zeros(len(x))], dim=1)
+
+
+def train_one_weight(start: float, steps: int, proximal: float = 0.0, **chosen: float) -> tuple[float, list[float]]:
+    local = LocalSettings(**({"lr": 0.5, "momentum": 0.0, "weight_decay": 0.0} | chosen))
+    batches = [np.array([0])] * steps
+    x, y = torch.tensor([[2.0]]), torch.tensor([0])
+    weights, losses = train(OneWeight(), {"w": torch.tensor([start])}, x, y, batches, local, proximal=proximal)
+    return float(weights["w"]), losses.tolist()
+
+
+def by_hand(start: float, steps: int, momentum: float = 0.0, weight_decay: float = 0.0, mu: float = 0.0) -> float:
+    w, velocity = start, None
+    for _ in range(steps):
+        gradient = -2 / (1 + np.exp(2 * w)) + mu * (w - start) + weight_decay * w
+        velocity = gradient if velocity is None else momentum * velocity + gradient
+        w -= 0.5 * velocity
+    return w
+
+
+def test_plain_sgd_by_hand() -> None:
+    got, losses = train_one_weight(0.0, 1)
+    assert got == 0.5  # gradient -2 * sigmoid(0) = -1, step 0.5
+    np.testing.assert_allclose(losses, [np.log(2)], rtol=1e-6)
+
+
+def test_momentum_and_weight_decay_by_hand() -> None:
+    got, _ = train_one_weight(0.3, 5, momentum=0.5, weight_decay=0.1)
+    np.testing.assert_allclose(got, by_hand(0.3, 5, momentum=0.5, weight_decay=0.1), rtol=1e-5)
+
+
+def test_the_proximal_term_really_acts() -> None:
+    free, _ = train_one_weight(0.3, 5)
+    held, _ = train_one_weight(0.3, 5, proximal=1.0)
+    np.testing.assert_allclose(held, by_hand(0.3, 5, mu=1.0), rtol=1e-5)
+    assert abs(held - 0.3) < 0.9 * abs(free - 0.3)
+
+
+@given(samples=st.integers(1, 40), batch=st.integers(1, 17), epochs=st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_every_epoch_sees_every_sample_once(samples: int, batch: int, epochs: int) -> None:
+    local = LocalSettings(epochs=epochs, batch_size=batch)
+    batches = list(draw_batches(samples, local, np.random.default_rng(0)))
+    order = np.concatenate(batches).reshape(epochs, samples)
+    assert all(sorted(row) == list(range(samples)) for row in order)
+    assert max(map(len, batches)) <= batch
+
+
+@given(samples=st.integers(1, 40), batch=st.integers(1, 17), steps=st.integers(1, 30))
+@settings(max_examples=60, deadline=None)
+def test_steps_override_epochs(samples: int, batch: int, steps: int) -> None:
+    batches = list(draw_batches(samples, LocalSettings(steps=steps, batch_size=batch), np.random.default_rng(0)))
+    assert len(batches) == steps
+    assert all(len(set(taken)) == len(taken) > 0 for taken in batches)
+
+
+def test_dropout_draws_the_published_masks() -> None:
+    layer = Dropout(0.5)
+    model = Model(nn.Sequential(Dropout(0.25), layer), nn.Identity())
+    seed_dropout(model, key=9)
+    x = torch.ones(3, 5)
+    layer.train()
+    first, second = layer(x), layer(x)
+    np.testing.assert_array_equal(first.numpy(), dropout_mask(9, 1, 0, (3, 5), 0.5))  # the second layer of the model
+    np.testing.assert_array_equal(second.numpy(), dropout_mask(9, 1, 1, (3, 5), 0.5))
+    layer.eval()
+    assert torch.equal(layer(x), x)
+
+
+def test_dropout_masks_keep_the_right_share() -> None:
+    mask = dropout_mask(1, 0, 0, (100, 100), 0.3)
+    assert abs((mask == 0).mean() - 0.3) < 0.02
+    np.testing.assert_allclose(mask[mask > 0], 1 / 0.7, rtol=1e-6)
+
+
+def test_training_with_dropout_repeats_itself() -> None:
+    spec = ModelSpec("cnn", (3, 32, 32), 4)
+    x, y = torch.randn(6, 3, 32, 32), torch.arange(6) % 4
+    start = spec.initial_weights(0, "model")
+
+    def once(key: int) -> torch.Tensor:
+        return train(spec.build(), start, x, y, [np.arange(6)] * 2, LocalSettings(), dropout_key=key)[0]["head.weight"]
+
+    assert torch.equal(once(1), once(1))
+    assert not torch.equal(once(1), once(2))
+
+
+def test_images_become_channels_first_and_stay_channels_last_in_memory() -> None:
+    x = np.arange(2 * 4 * 5 * 3, dtype=np.uint8).reshape(2, 4, 5, 3)
+    tensor = to_tensor(x, (1.0, 2.0, 3.0), (2.0, 2.0, 2.0))
+    assert tensor.shape == (2, 3, 4, 5)
+    assert tensor.is_contiguous(memory_format=torch.channels_last)
+    assert tensor[1, 2, 3, 4] == (x[1, 3, 4, 2] - 3.0) / 2.0

@@ -1,0 +1,168 @@
+"""The local engine: the same bytes for any number of workers, one scoring per model and block, and dying workers."""
+
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from feddag.client.evaluate import Evaluate, balanced_accuracy
+from feddag.client.train import Train
+from feddag.client.work import Client
+from feddag.engines.local import LocalEngine
+from feddag.federation import Federation, Job, Own, Result, Step, digest
+
+
+@dataclass(frozen=True)
+class Sleep(Step):
+    seconds: float
+
+    def run(self, client: Client) -> Result:
+        time.sleep(self.seconds)
+        return Result(numbers={"samples": len(client.y), "pid": os.getpid()})
+
+
+@dataclass(frozen=True)
+class Fail(Step):
+    def run(self, client: Client) -> Result:
+        raise ValueError("a bug in a step")
+
+
+def federation_of(engine: LocalEngine, place) -> Federation:
+    return Federation(engine, place.model, seed=0, participation=1.0)
+
+
+def rounds_of_training(data, place, workers: int) -> list[str]:
+    engine = LocalEngine(data, place, workers)
+    federation = federation_of(engine, place)
+    try:
+        seen = []
+        for number in (1, 2):
+            federation.begin_round(number)
+            model = federation.put(federation.initial_weights())
+            replies = federation.ask(Job(c, [Train(model, keep="mine"), Evaluate()]) for c in federation.clients)
+            seen += [digest(reply.weights) for reply in replies]
+            seen += [digest(reply.results[1].arrays) for reply in replies]
+            scored = federation.ask(Job(c, Evaluate(Own("mine"))) for c in federation.clients)
+            seen += [digest(reply.results[0].arrays) for reply in scored]
+        return seen
+    finally:
+        engine.close()
+
+
+def test_one_and_three_workers_give_the_same_bytes(small_data, place) -> None:
+    alone = rounds_of_training(small_data, place, workers=1)
+    assert alone == rounds_of_training(small_data, place, workers=3)
+    assert len(set(alone[:3])) == 3  # three clients, three different models
+    assert alone[3:6] == alone[6:9]  # scoring in the job and scoring what was kept agree
+
+
+def test_each_model_is_scored_once_per_block(small_data, place, monkeypatch) -> None:
+    engine = LocalEngine(small_data, place, workers=1)
+    federation = federation_of(engine, place)
+    scored = []
+    original = engine._alone.do
+    monkeypatch.setattr(engine._alone, "do", lambda work: scored.append(work) or original(work))
+    model = federation.put(federation.initial_weights())
+    first = federation.ask(Job(c, Evaluate(model)) for c in federation.clients)
+    # two clients share three class blocks, the third sees the same images under another labelling
+    assert len(scored) == 6
+    again = federation.ask(Job(c, Evaluate(model)) for c in federation.clients)
+    assert len(scored) == 6
+    for one, other in zip(first, again, strict=True):
+        assert torch.equal(one.results[0].arrays["counts"], other.results[0].arrays["counts"])
+        assert one.results[0].arrays["counts"][:, 1].tolist() == [5, 5, 5]
+    engine.close()
+
+
+def test_a_killed_worker_is_replaced_and_its_job_runs_again(small_data, place) -> None:
+    engine = LocalEngine(small_data, place, workers=2)
+    federation = federation_of(engine, place)
+    federation.ask(Job(c, Sleep(0)) for c in federation.clients)  # both workers are up
+    victim = next(iter(engine._crew._processes.values())).pid
+    threading.Timer(0.3, os.kill, (victim, signal.SIGKILL)).start()
+    replies = federation.ask(Job(c, Sleep(0.8)) for c in (0, 1))
+    assert [reply.results[0].numbers["samples"] for reply in replies] == [10, 15]
+    assert victim not in {reply.results[0].numbers["pid"] for reply in replies}
+    engine.close()
+
+
+def test_a_worker_that_was_killed_while_idle_costs_nothing(small_data, place) -> None:
+    engine = LocalEngine(small_data, place, workers=2)
+    federation = federation_of(engine, place)
+    federation.ask([Job(0, Sleep(0))])
+    for process in list(engine._crew._processes.values()):
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+    assert len(federation.ask(Job(c, Sleep(0)) for c in federation.clients)) == 3
+    engine.close()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_bug_in_a_step_is_not_taken_for_a_client_that_left(small_data, place, workers) -> None:
+    engine = LocalEngine(small_data, place, workers)
+    with pytest.raises((RuntimeError, ValueError), match="a bug in a step"):
+        federation_of(engine, place).ask([Job(0, Fail())])
+    engine.close()
+
+
+def test_closing_leaves_no_process_and_no_folder(small_data, place) -> None:
+    engine = LocalEngine(small_data, place, workers=2)
+    folder, processes = engine._crew._folder, list(engine._crew._processes.values())
+    assert folder.exists()
+    engine.close()
+    assert not folder.exists()
+    assert not any(process.is_alive() for process in processes)
+
+
+def test_traffic_is_counted_exactly(small_data, place) -> None:
+    engine = LocalEngine(small_data, place, workers=1)
+    federation = federation_of(engine, place)
+    model = federation.put(federation.initial_weights())
+    size = 4 * (16 * 128 + 128 + 128 * 3 + 3)
+    federation.ask([Job(1, [Train(model, send=False), Train(model)])])
+    # down: the model once for both steps; up: the second step's weights, a loss each, and the sample count
+    assert federation.traffic.down == {"train": size}
+    assert federation.traffic.up == {"train": size + 8 + 8 + 8}
+    assert federation.traffic.samples == {"train": 2 * 2 * 15}
+    with federation.uncounted():
+        federation.ask([Job(1, Train(model))])
+    assert federation.traffic.up_by_client == {1: size + 24}
+    engine.close()
+
+
+def test_a_model_that_is_no_longer_finite_is_missing(small_data, place) -> None:
+    engine = LocalEngine(small_data, place, workers=1)
+    federation = federation_of(engine, place)
+    broken = {name: value * float("nan") for name, value in federation.initial_weights().items()}
+    good = federation.put(federation.initial_weights())
+    replies = federation.ask([Job(0, Train(federation.put(broken))), Job(1, Train(good))])
+    assert [reply.client for reply in replies] == [1]
+    assert replies.missing == federation.missing == {0: "answered with a value that is not finite"}
+    engine.close()
+
+
+def test_two_jobs_for_one_client_are_refused(small_data, place) -> None:
+    engine = LocalEngine(small_data, place, workers=1)
+    with pytest.raises(ValueError, match="two jobs"):
+        federation_of(engine, place).ask([Job(0, Sleep(0)), Job(0, Sleep(0))])
+    engine.close()
+
+
+def test_a_shifted_client_is_tested_as_it_is_trained(small_data, place) -> None:
+    """Client 2 labels the other way round: trained on its own data it is right about its own test labels."""
+    engine = LocalEngine(small_data, place, workers=1)
+    federation = federation_of(engine, place)
+    model = federation.put(federation.initial_weights())
+    for number in range(1, 15):
+        federation.begin_round(number)
+        model = federation.put(federation.initial_weights()) if number == 1 else federation.put(trained)
+        trained = federation.ask([Job(2, Train(model))]).answered[0].weights
+    sent = federation.put(trained)
+    own, other = (federation.ask([Job(c, Evaluate(sent))]).answered[0].results[0].arrays["counts"] for c in (2, 0))
+    engine.close()
+    assert balanced_accuracy(own) > 0.9
+    assert balanced_accuracy(other) < 0.5  # only the middle class is labelled alike

@@ -1,0 +1,204 @@
+"""The program as a user runs it: real processes, real signals."""
+
+import json
+import os
+import pty
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from feddag.cli import main
+
+FEDDAG = [sys.executable, "-c", "from feddag.cli import main; main()"]
+QUICK = ["--clients", "6", "--set", "groups=3", "--set", "epochs=1", "--set", "participation=0.5"]
+
+
+def feddag(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"COLUMNS": "60"}
+    return subprocess.run([*FEDDAG, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, env=environment)
+
+
+def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([*FEDDAG, *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def wait_for_rounds(history: Path, rounds: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while not (history.exists() and history.read_text().count("\n") >= rounds):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def outcome(directory: Path) -> bytes:
+    """result.json but for what may differ."""
+    result = json.loads((directory / "result.json").read_text())
+    del result["seconds"], result["versions"]
+    return json.dumps(result).encode()
+
+
+def test_a_run_says_what_it_did_and_where(tmp_path: Path) -> None:
+    done = feddag("run", "--rounds", "2", *QUICK, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fedavg: round 2/2, accuracy" in done.stdout
+    assert "worst decile" in done.stdout
+    assert "run directory: runs/digits-label-skew-fedavg-s0" in done.stdout
+    assert "\x1b" not in done.stdout and "…" not in done.stdout  # piped: no colours, nothing cut off
+    assert {path.name for path in (tmp_path / "runs/digits-label-skew-fedavg-s0").iterdir() if path.is_file()} == {
+        *(".lock", "experiment.toml", "history.jsonl", "partition.npz", "result.json")
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["run", "--set", "rouns=3"], "'rouns' is not a field of an experiment; did you mean 'rounds'?"),
+        (["run", "--method", "fedavgg"], "did you mean 'fedavg'"),
+        (["run", "--dataset", "digitz"], "did you mean 'digits'"),
+        (["run", "--partition", "natural"], "natural"),
+        (["run", "--set", "lr=0"], "lr = 0 is not allowed: it should be greater than 0"),
+        (["run", "nowhere.toml"], "experiment file 'nowhere.toml' cannot be read"),
+        (["run", "--resume", "nowhere"], "is not a run directory"),
+        (["run", "--clients", "9999"], "clients = 9999"),
+        (["run", "--clients", "3", "--set", "groups=4"], "groups = 4"),
+        (["compare", "--methods", "fedavg,oracel"], "did you mean 'oracle'"),
+        (["compare", "--seeds", "0;1"], "--seeds '0;1'"),
+        (["data", "get", "cifar"], "did you mean 'cifar10'"),
+        (["data", "show", "--partition", "pares"], "did you mean 'pairs'"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(in_tmp: Path, monkeypatch, capsys, arguments, sentence) -> None:
+    monkeypatch.setattr(sys, "argv", ["feddag", *arguments])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    complaint = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert sentence in complaint
+    assert complaint.count("\n") == 1
+    assert list(in_tmp.iterdir()) == []
+
+
+def test_a_mistake_shows_no_traceback_in_a_real_process(tmp_path: Path) -> None:
+    done = feddag("run", "--set", "rouns=3", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+def test_help_fits_on_two_screens(tmp_path: Path) -> None:
+    shown = feddag("run", "--help", cwd=tmp_path).stdout
+    assert len(shown.splitlines()) <= 48
+    assert "--resume" in shown and "--set" in shown
+
+
+def test_every_field_is_listed(tmp_path: Path) -> None:
+    shown = feddag("fields", cwd=tmp_path).stdout
+    for name in ("labels", "quantity", "workers", "server_momentum"):
+        assert re.search(rf"^{name} ", shown, re.MULTILINE)
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    arguments = ["--rounds", "25", "--method", "local", *QUICK]
+    assert feddag("run", *arguments, "--set", "workers=1", "--out", "whole", cwd=tmp_path).returncode == 0
+    process = start("run", *arguments, "--set", "workers=2", "--out", "killed", cwd=tmp_path)
+    chance, kills = random.Random(0), 0
+    while process.poll() is None and kills < 4:
+        done = (tmp_path / "killed/history.jsonl").read_text().count("\n") if kills else 0
+        wait_for_rounds(tmp_path / "killed/history.jsonl", min(24, done + 1), process)
+        time.sleep(chance.uniform(0, 0.2))
+        process.kill()
+        process.wait()
+        kills += 1
+        process = start("run", "--resume", "killed", cwd=tmp_path)
+    process.communicate()
+    assert kills >= 2 and process.returncode == 0
+    assert outcome(tmp_path / "killed") == outcome(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_cleanly_within_two_seconds_and_says_how_to_resume(tmp_path: Path, signum) -> None:
+    process = start("run", "--rounds", "5000", "--out", "r", "--set", "workers=2", *QUICK, cwd=tmp_path)
+    wait_for_rounds(tmp_path / "r/history.jsonl", 2, process)
+    began = time.monotonic()
+    process.send_signal(signum)
+    _, complaint = process.communicate(timeout=10)
+    assert time.monotonic() - began < 2
+    assert process.returncode == 130
+    assert complaint.decode().endswith("feddag: stopped; go on with: feddag run --resume r\n")
+    assert "Traceback" not in complaint.decode()
+
+
+def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    limited = f"""
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from pathlib import Path
+import feddag.history, errno
+original = feddag.history.save_file
+def full(tensors, path, metadata):
+    if "round-000003" in str(path):
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    original(tensors, path, metadata)
+feddag.history.save_file = full
+from feddag.cli import main
+import sys
+sys.argv = ["feddag", "run", "--rounds", "5", "--out", "r", *{QUICK!r}]
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", limited], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr == "feddag: the disk is full; make room and go on with: feddag run --resume r\n"
+    assert feddag("run", "--resume", "r", cwd=tmp_path).returncode == 0
+    assert feddag("run", "--rounds", "5", "--out", "whole", *QUICK, cwd=tmp_path).returncode == 0
+    assert outcome(tmp_path / "r") == outcome(tmp_path / "whole")
+
+
+def test_compare_keeps_and_reuses_results(tmp_path: Path) -> None:
+    arguments = ["--rounds", "2", "--seeds", "0,1", *QUICK]
+    first = feddag("compare", "--methods", "fedavg", "--keep", *arguments, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert len(list((tmp_path / "results").glob("*.json"))) == 2
+    for path in (tmp_path / "runs").iterdir():
+        subprocess.run(["rm", "-r", str(path)], check=True)
+    (tmp_path / "results/broken.json").write_text("{")
+    second = feddag("compare", "--methods", "fedavg,oracle", "--json", "all.json", *arguments, cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert second.stdout.count("kept result") == 2  # extended by a method: only that one is run
+    assert re.search(r"^oracle +0\.\d{3} ± 0\.\d{3}", second.stdout, re.MULTILINE)
+    results = json.loads((tmp_path / "all.json").read_text())
+    checksums = {(result["seed"], result["partition_checksum"]) for result in results}
+    assert len(results) == 4 and len(checksums) == 2  # every method on the identical partition
+
+
+def test_the_picture_of_the_clients(tmp_path: Path) -> None:
+    shown = feddag("data", "show", "--clients", "8", "--set", "groups=4", cwd=tmp_path).stdout
+    assert "client" in shown and "group" in shown
+    assert len([line for line in shown.splitlines() if "█" in line or "▓" in line]) >= 1
+    assert "digits" in feddag("data", "list", cwd=tmp_path).stdout
+
+
+def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [*FEDDAG, "run", "--rounds", "3", *QUICK], cwd=tmp_path, stdout=child, stderr=child, env=os.environ | {"TERM": "xterm", "COLUMNS": "140"}
+    )  # fmt: skip
+    os.close(child)
+    seen = b""
+    while True:
+        try:
+            chunk = os.read(parent, 65536)
+        except OSError:
+            break
+        if not chunk:
+            break
+        seen += chunk
+    os.close(parent)
+    assert process.wait() == 0
+    text = seen.decode()
+    assert "━" in text and "3/3" in text and "left" in text and "accuracy" in text

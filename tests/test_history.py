@@ -1,0 +1,110 @@
+"""Files that survive: trees of tensors, damaged checkpoints, client states by round."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feddag.errors import FeddagError
+from feddag.history import DamagedError, RunDirectory, load_tree, save_tree, write_atomically
+
+leaves = st.one_of(
+    *(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5)),
+)
+trees = st.recursive(
+    leaves,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.dictionaries(st.one_of(st.text(max_size=3), st.integers()), inner, max_size=3),
+    ),
+    max_leaves=10,
+)
+
+
+@given(tree=trees)
+@settings(max_examples=50, deadline=None)
+def test_a_tree_comes_back_as_it_was(tree, tmp_path_factory) -> None:
+    path = tmp_path_factory.mktemp("tree") / "t.safetensors"
+    save_tree(path, tree)
+    assert load_tree(path) == tree
+
+
+def test_tensors_and_arrays_come_back_and_shared_ones_stay_shared(tmp_path: Path) -> None:
+    shared = torch.arange(6.0).reshape(2, 3)
+    tree = {3: {"w": shared}, "again": [shared, shared.t()], "labels": np.array([1, 2]), "empty": torch.zeros(0)}
+    save_tree(tmp_path / "t.safetensors", tree)
+    back = load_tree(tmp_path / "t.safetensors")
+    assert torch.equal(back[3]["w"], shared) and back["again"][0] is back[3]["w"]
+    assert torch.equal(back["again"][1], shared.t())
+    assert isinstance(back["labels"], np.ndarray) and back["labels"].tolist() == [1, 2]
+    assert back["empty"].shape == (0,)
+
+
+def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="set cannot be saved"):
+        save_tree(tmp_path / "t.safetensors", {"x": {1, 2}})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_any_damage_is_seen(tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    save_tree(path, {"w": torch.arange(8.0), "n": 3})
+    whole = path.read_bytes()
+    for damaged in (whole[:-1], whole[:20], b"", whole[:-3] + b"\x07" + whole[-2:], whole.replace(b"[[", b"[ ", 1)):
+        path.write_bytes(damaged)
+        with pytest.raises(DamagedError):
+            load_tree(path)
+
+
+def test_a_write_that_breaks_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "a.json"
+    write_atomically(path, "old")
+    monkeypatch.setattr(Path, "write_bytes", lambda self, data: (_ for _ in ()).throw(OSError(28, "No space left")))
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def state(value: float) -> dict[str, torch.Tensor]:
+    return {"model/w": torch.tensor([value])}
+
+
+def test_the_newest_whole_checkpoint_is_used_and_older_ones_are_pruned(tmp_path: Path) -> None:
+    files = RunDirectory(tmp_path)
+    states: dict[int, tuple[int, dict[str, torch.Tensor]]] = {}
+    for number in range(1, 6):
+        states = states | {number % 2: (number, state(number))}
+        files.append({"round": number})
+        files.save_checkpoint(number, {"method": {"n": number}}, states)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+    # rounds 4 and 5 need the states of rounds 3 and 4, and 4 and 5
+    assert sorted(path.name for path in (tmp_path / "states").iterdir()) == [
+        "client-000000-round-000004.safetensors",
+        "client-000001-round-000003.safetensors",
+        "client-000001-round-000005.safetensors",
+    ]
+    tree, back = files.load_checkpoint() or ({}, {})
+    assert tree["round"] == 5 and back[1] == (5, state(5))
+
+    newest = tmp_path / "checkpoints" / "round-000005.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-2])
+    tree, back = files.load_checkpoint() or ({}, {})
+    assert tree["round"] == 4 and back[1] == (3, state(3)) and back[0] == (4, state(4))
+    files.rewind(tree)
+    assert [record["round"] for record in files.read_history()] == [1, 2, 3, 4]
+    assert not newest.exists()
+
+    (tmp_path / "states" / "client-000001-round-000003.safetensors").write_bytes(b"")
+    assert files.load_checkpoint() is None
+    files.rewind(None)
+    assert files.read_history() == []
+
+
+def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    with RunDirectory(tmp_path).locked(), pytest.raises(FeddagError, match="in use"), RunDirectory(tmp_path).locked():
+        pass

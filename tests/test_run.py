@@ -1,0 +1,181 @@
+"""Whole runs in this process: repeatable, resumable, and right in what they report."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import feddag
+from feddag.errors import FeddagError
+from feddag.run import Accuracy
+
+QUICK = {"clients": 6, "groups": 3, "rounds": 4, "epochs": 1, "participation": 0.5, "workers": 1}
+
+
+def without_seconds(result: dict) -> dict:
+    return {name: value for name, value in result.items() if name not in ("seconds", "versions")}
+
+
+def test_accuracy_over_clients_by_hand() -> None:
+    block = Accuracy.over([0.1, 0.2, *[1.0] * 18])
+    assert block.mean == pytest.approx(0.915)
+    assert block.worst_decile == pytest.approx(0.15)  # the worst two of twenty
+    assert Accuracy.over([0.4, 0.8]).worst_decile == 0.4
+    assert Accuracy.over([0.4, 0.8]).std == pytest.approx(0.2)
+
+
+def test_the_result_says_what_the_history_says(tmp_path: Path) -> None:
+    run = feddag.run(feddag.Experiment(method="oracle", **QUICK | {"rounds": 20}), tmp_path / "r")
+    result = json.loads((tmp_path / "r/result.json").read_text())
+    assert result == run.result
+    history = np.array([record["per_client"] for record in run.history])
+    assert history.shape == (20, 6)
+    np.testing.assert_allclose(result["accuracy"]["per_client"], history[-2:].mean(0), atol=2e-6)  # the last tenth
+    np.testing.assert_allclose(result["accuracy_last"]["per_client"], history[-1])
+    np.testing.assert_allclose(result["accuracy_best"]["per_client"], history.max(0))
+    assert result["accuracy"]["mean"] == pytest.approx(history[-2:].mean(), abs=1e-5)
+    assert run.accuracy.mean == result["accuracy"]["mean"] > 0.5
+    assert result["clusters"] == result["truth"] == run.truth and result["ari"] == 1.0
+    assert result["bytes_up"] == run.history[-1]["bytes_up"] > 0
+    assert (tmp_path / "r/experiment.toml").stat().st_mtime_ns <= (tmp_path / "r/partition.npz").stat().st_mtime_ns
+
+
+def test_passes_and_bytes_by_hand() -> None:
+    experiment = feddag.Experiment(
+        **QUICK | {"participation": 1.0, "rounds": 2, "epochs": 3, "groups": 5}, finetune=False
+    )
+    result = feddag.run(experiment).result
+    model = 4 * (64 * 128 + 128 + 128 * 10 + 10)
+    assert result["sample_passes"] == 2 * 3 * 1438  # rounds x epochs x all of digits' training samples
+    assert result["bytes_down"] == 2 * 6 * model
+    assert result["bytes_up"] == 2 * 6 * (model + 8 + 8)  # and the loss and the number of samples
+    assert result["accuracy_finetuned"] is None
+
+
+@pytest.mark.parametrize("method", sorted(feddag.methods.all_methods()))
+def test_the_written_experiment_repeats_the_run(tmp_path: Path, method: str) -> None:
+    first = feddag.run(feddag.Experiment(method=method, **QUICK), tmp_path / "a")
+    again = feddag.run(feddag.experiment.read_experiment(tmp_path / "a/experiment.toml", {}), tmp_path / "b")
+    assert without_seconds(first.result) == without_seconds(again.result)
+
+
+class StopError(Exception):
+    """Stands for a kill at the end of a round."""
+
+
+def stop_after(rounds: int):
+    def observer(record: dict) -> None:
+        if record["round"] == rounds:
+            raise StopError
+
+    return observer
+
+
+@pytest.mark.parametrize("method", sorted(feddag.methods.all_methods()))
+def test_a_stopped_run_goes_on_as_if_nothing_had_happened(tmp_path: Path, method: str) -> None:
+    experiment = feddag.Experiment(method=method, **QUICK)
+    whole = feddag.run(experiment, tmp_path / "whole").result
+    for rounds in (1, 3):
+        with pytest.raises(StopError):
+            feddag.run(experiment, tmp_path / str(rounds), observer=stop_after(rounds))
+        resumed = feddag.run(experiment, tmp_path / str(rounds), resume=True)
+        assert without_seconds(resumed.result) == without_seconds(whole)
+        assert [record["round"] for record in resumed.history] == [1, 2, 3, 4]
+
+
+def test_a_damaged_checkpoint_costs_a_round_not_the_run(tmp_path: Path) -> None:
+    experiment = feddag.Experiment(method="local", **QUICK)
+    whole = feddag.run(experiment, tmp_path / "whole").result
+    with pytest.raises(StopError):
+        feddag.run(experiment, tmp_path / "r", observer=stop_after(3))
+    newest = tmp_path / "r/checkpoints/round-000003.safetensors"
+    newest.write_bytes(newest.read_bytes()[:100])
+    assert without_seconds(feddag.run(experiment, tmp_path / "r", resume=True).result) == without_seconds(whole)
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
+    experiment = feddag.Experiment(**QUICK)
+    first = feddag.run(experiment, tmp_path / "r").result
+    assert feddag.run(experiment, tmp_path / "r", resume=True).result == first
+
+
+def test_a_directory_with_something_in_it_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(FeddagError, match="is not empty"):
+        feddag.run(feddag.Experiment(**QUICK), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("method", ["oracle", "local"])
+def test_loading_a_run_gives_its_models_back(tmp_path: Path, method: str) -> None:
+    run = feddag.run(feddag.Experiment(method=method, **QUICK))
+    run.save(tmp_path / "kept")
+    loaded = feddag.load(tmp_path / "kept")
+    assert loaded.result == run.result and loaded.experiment.key() == run.experiment.key()
+    dataset = feddag.data.datasets.load("digits")
+    partition = feddag.data.partitions.Partition.load(tmp_path / "kept/partition.npz")
+    for client in (0, 3):
+        x = feddag.client.work.to_tensor(dataset.x_test[partition.test[client]], dataset.mean, dataset.std)
+        y = torch.from_numpy(dataset.y_test[partition.test[client]])
+        hits = loaded.model(client)(x).argmax(1) == y
+        balanced = np.mean([hits[y == label].float().mean() for label in y.unique()])
+        assert balanced == pytest.approx(run.result["accuracy_last"]["per_client"][client], abs=1e-6)
+
+
+def test_held_out_clients_join_only_at_the_end() -> None:
+    result = feddag.run(feddag.Experiment(method="oracle", holdout=0.34, **QUICK)).result
+    assert len(result["held_out"]) == 2
+    assert len(result["accuracy"]["per_client"]) == 4
+    assert len(result["accuracy_unseen"]["per_client"]) == len(result["accuracy_unseen_finetuned"]["per_client"]) == 2
+    assert len(result["clusters"]) == result["clients"] == 6
+
+
+def test_validation_data_is_used_when_asked_for() -> None:
+    common = QUICK | {"validation": 0.25, "method": "oracle", "quantity": 10.0}
+    on_test = feddag.run(feddag.Experiment(**common)).result
+    on_validation = feddag.run(feddag.Experiment(evaluate="validation", **common)).result
+    assert on_test["partition_checksum"] == on_validation["partition_checksum"]
+    assert on_test["sample_passes"] == on_validation["sample_passes"]
+    assert on_test["accuracy"] != on_validation["accuracy"]
+
+
+def test_refusals_leave_nothing_behind(tmp_path: Path) -> None:
+    for fields in ({"method": "oracle", "partition": "dirichlet"}, {"model": "lenet5"}, {"dataset": "digitss"},
+                   {"clients": 5000}, {"groups": 9}, {"model": "nowhere:f"}):  # fmt: skip
+        with pytest.raises(FeddagError) as caught:
+            feddag.run(feddag.Experiment(**QUICK | fields), tmp_path / "r")
+        assert "\n" not in str(caught.value)
+        assert not (tmp_path / "r").exists(), fields
+
+
+def test_own_data_own_model_and_own_method(in_tmp: Path) -> None:
+    """A 12 x 2 time series, a network and an algorithm that the package has never seen."""
+    generator = np.random.default_rng(0)
+    y = np.repeat(["still", "moving"], 60)
+    x = generator.normal(0, 0.1, (120, 12, 2)) + (y == "moving")[:, None, None]
+    np.savez(in_tmp / "steps.npz", x=x, y=y, client=np.tile(["ann", "bob", "eve"], 40))
+    (in_tmp / "mine.py").write_text(
+        "from torch import nn\n"
+        "from feddag.methods.fedavg import FedAvg\n"
+        "def network(shape, num_classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1], 5), nn.Tanh()), nn.Linear(5, num_classes)\n"
+        "class Mine(FedAvg):\n"
+        "    name = 'mine'\n"
+    )
+    for workers in (1, 2):
+        run = feddag.run(
+            feddag.Experiment(
+                dataset="steps.npz",
+                partition="natural",
+                model="mine:network",
+                method="mine:Mine",
+                rounds=5,
+                participation=1.0,
+                workers=workers,
+                test="own",
+            )  # fmt: skip
+        )
+        assert run.accuracy.mean == 1.0
+        assert len(run.accuracy.per_client) == 3
