@@ -186,8 +186,12 @@ def test_the_picture_of_the_clients(tmp_path: Path) -> None:
 def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:
     parent, child = pty.openpty()
     process = subprocess.Popen(
-        [*FEDDAG, "run", "--rounds", "3", *QUICK], cwd=tmp_path, stdout=child, stderr=child, env=os.environ | {"TERM": "xterm", "COLUMNS": "140"}
-    )  # fmt: skip
+        [*FEDDAG, "run", "--rounds", "3", *QUICK],
+        cwd=tmp_path,
+        stdout=child,
+        stderr=child,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "140"},
+    )
     os.close(child)
     seen = b""
     while True:

@@ -160,7 +160,8 @@ def test_own_data_own_model_and_own_method(in_tmp: Path) -> None:
         "from torch import nn\n"
         "from feddag.methods.fedavg import FedAvg\n"
         "def network(shape, num_classes):\n"
-        "    return nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1], 5), nn.Tanh()), nn.Linear(5, num_classes)\n"
+        "    encoder = nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1], 5), nn.Tanh())\n"
+        "    return encoder, nn.Linear(5, num_classes)\n"
         "class Mine(FedAvg):\n"
         "    name = 'mine'\n"
     )
@@ -175,7 +176,7 @@ def test_own_data_own_model_and_own_method(in_tmp: Path) -> None:
                 participation=1.0,
                 workers=workers,
                 test="own",
-            )  # fmt: skip
+            )
         )
         assert run.accuracy.mean == 1.0
         assert len(run.accuracy.per_client) == 3

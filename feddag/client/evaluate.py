@@ -40,8 +40,8 @@ def count_correct(model: nn.Module, weights: Weights, x: Tensor, y: Tensor, num_
 def balanced_accuracy(counts: Tensor) -> float:
     """The mean of the class-wise accuracies, over the classes that have samples.
 
-    >>> balanced_accuracy(torch.tensor([[9.0, 10.0, 1.0], [1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
-    0.7
+    >>> balanced_accuracy(torch.tensor([[3.0, 4.0, 1.0], [1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
+    0.625
     """
     held = counts[counts[:, 1] > 0]
     return float((held[:, 0] / held[:, 1]).mean())

@@ -156,11 +156,10 @@ def test_a_shifted_client_is_tested_as_it_is_trained(small_data, place) -> None:
     """Client 2 labels the other way round: trained on its own data it is right about its own test labels."""
     engine = LocalEngine(small_data, place, workers=1)
     federation = federation_of(engine, place)
-    model = federation.put(federation.initial_weights())
+    trained = federation.initial_weights()
     for number in range(1, 15):
         federation.begin_round(number)
-        model = federation.put(federation.initial_weights()) if number == 1 else federation.put(trained)
-        trained = federation.ask([Job(2, Train(model))]).answered[0].weights
+        trained = federation.ask([Job(2, Train(federation.put(trained)))]).answered[0].weights
     sent = federation.put(trained)
     own, other = (federation.ask([Job(c, Evaluate(sent))]).answered[0].results[0].arrays["counts"] for c in (2, 0))
     engine.close()
