@@ -68,6 +68,7 @@ class Experiment(BaseModel):
     holdout: float = Field(0.0, ge=0, lt=1, description="share of clients that join only after the last round")
     # how clients train
     model: str | None = Field(None, description="mlp, lenet5, cnn, resnet9 or module:function (by sample shape)")
+    trainer: Literal["auto", "native", "torch"] = Field("auto", description="auto: native where it can train the model")
     participation: float = Field(0.2, gt=0, le=1, description="share of clients in a round")
     epochs: int = Field(10, ge=1, description="local epochs in a round")
     steps: int | None = Field(None, ge=1, description="local SGD steps in a round, instead of epochs")

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 import feddag
+from feddag import native
 from feddag.client.evaluate import Evaluate, balanced_accuracy, mean_loss
 from feddag.client.train import Train, load_weights
 from feddag.data.clients import lay_out
@@ -28,6 +29,7 @@ from feddag.experiment import Experiment, read_experiment
 from feddag.federation import ClientId, Federation, Job, Own, Ref, Step, Traffic, kept
 from feddag.history import Record, RunDirectory, write_atomically
 from feddag.models import Model, ModelSpec, default_model
+from feddag.native import Network
 
 SCHEMA = 1
 DECIMALS = 6
@@ -147,7 +149,7 @@ def run(
         partition = Partition.load(files.partition) if whole else experiment.divide(dataset)
         shape = _channels_first(dataset.x_train.shape[1:])
         model = ModelSpec(experiment.model or default_model(shape), shape, dataset.num_classes)
-        model.build()
+        network = _native_network(experiment, model)
         if experiment.method_class.needs_truth and partition.truth is None:
             raise FeddagError(
                 f"method = '{experiment.method}' needs true groups, and partition = '{experiment.partition}' has none"
@@ -157,10 +159,10 @@ def run(
             if not whole:
                 partition.save(files.partition)
             data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
-            place = Workplace(model, experiment.local, experiment.seed)
-            engine = LocalEngine(data, place, experiment.workers or _worthwhile_workers(experiment, partition, model))
+            place = Workplace(model, experiment.local, experiment.seed, network)
+            engine = LocalEngine(data, place, experiment.workers or _worthwhile_workers(experiment, partition, place))
             try:
-                result = _Loop(experiment, files, partition, model, engine, observer).run_to_end()
+                result = _Loop(experiment, files, partition, place, engine, observer).run_to_end()
             finally:
                 engine.close()
             write_atomically(files.result, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
@@ -175,15 +177,16 @@ class _Loop:
         experiment: Experiment,
         files: RunDirectory,
         partition: Partition,
-        model: ModelSpec,
+        place: Workplace,
         engine: LocalEngine,
         observer: Observer | None,
     ) -> None:
         self.experiment, self.files, self.partition = experiment, files, partition
-        self.model, self.engine, self.observer = model, engine, observer
+        self.model, self.engine, self.observer = place.model, engine, observer
+        self.trainer = "torch" if place.network is None else f"native, {native.instruction_set()}"
         truth = None if partition.truth is None else dict(enumerate(partition.truth))
         self.federation = Federation(
-            engine, model, experiment.seed, experiment.participation, truth, partition.held_out
+            engine, place.model, experiment.seed, experiment.participation, truth, partition.held_out
         )
         self.method = experiment.method_class(experiment.settings)
         self.began = time.perf_counter()
@@ -326,18 +329,29 @@ class _Loop:
             "answers_missing": sum(len(record["missing"]) for record in history),
             "partition_checksum": self.partition.checksum(),
             "seconds": round(self._seconds(), 3),
-            "versions": _versions(),
+            "versions": _versions() | {"trainer": self.trainer},
         }
 
 
-def _worthwhile_workers(experiment: Experiment, partition: Partition, model: ModelSpec) -> int:
-    """One worker per core, but none beside this process for a run so small that starting them would take longer."""
+def _native_network(experiment: Experiment, model: ModelSpec) -> Network | None:
+    """The model as the native trainer takes it; None where PyTorch is to train it."""
+    built = model.build()
+    if experiment.trainer == "torch":
+        return None
+    why_not = native.reason() or native.obstacle(built, model.shape)
+    if why_not and experiment.trainer == "native":
+        raise FeddagError(f"trainer = 'native' cannot train model = '{model.name}': {why_not}; allowed is 'torch'")
+    return None if why_not else native.describe(built, model.shape)
+
+
+def _worthwhile_workers(experiment: Experiment, partition: Partition, place: Workplace) -> int:
+    """One worker per core, but no processes for a run so small that starting them would take longer."""
     local = experiment.local
     by_steps = len(partition.train) * (local.steps or 0) * local.batch_size
     samples = by_steps or local.epochs * sum(map(len, partition.train))
-    parameters = sum(weights.numel() for weights in model.build().state_dict().values())
+    parameters = sum(weights.numel() for weights in place.model.build().state_dict().values())
     work = experiment.rounds * experiment.participation * samples * parameters
-    return (os.cpu_count() or 1) if work > SMALL_RUN else 1
+    return (os.cpu_count() or 1) if work > SMALL_RUN or place.network is not None else 1
 
 
 def _scores(record: Record, clients: Sequence[ClientId]) -> list[float]:

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from feddag import native
 from feddag.client.train import load_weights
 from feddag.client.work import Client
 from feddag.federation import ModelSource, Result, Step, Weights
@@ -35,6 +37,13 @@ def count_correct(model: nn.Module, weights: Weights, x: Tensor, y: Tensor, num_
             hits = scores.argmax(dim=1) == labels
             table.index_add_(0, labels, torch.stack([hits, torch.ones_like(hits), losses], dim=1).double())
     return table
+
+
+def count_correct_natively(network: native.Network, weights: Weights, x: Tensor, y: Tensor, num_classes: int) -> Tensor:
+    """The same as `count_correct` up to rounding, in C++."""
+    arrays = {name: value.numpy() for name, value in weights.items()}
+    columns = native.evaluate(network, arrays, native.samples(x), y.numpy(), num_classes)
+    return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
 
 
 def balanced_accuracy(counts: Tensor) -> float:

@@ -1,13 +1,15 @@
-"""Local training in PyTorch: the reference that every faster trainer must agree with."""
+"""Local training: in PyTorch, the reference that every faster trainer must agree with, or natively."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from feddag import native
 from feddag.client.work import Client, LocalSettings
 from feddag.federation import ModelSource, Result, Step, Weights
 from feddag.models import seed_dropout
@@ -29,9 +31,11 @@ class Train(Step):
     def run(self, client: Client) -> Result:
         start = client.weights(self.model)
         batches = list(draw_batches(len(client.y), client.settings, client.rng("batches")))
-        trained, losses = train(
-            client.model, start, client.x, client.y, batches, client.settings, client.key("dropout"), self.proximal
-        )
+        work = (start, client.x, client.y, batches, client.settings, client.key("dropout"), self.proximal)
+        if client.network is not None:
+            trained, losses = train_natively(client.network, *work)
+        else:
+            trained, losses = train(client.model, *work)
         client.current = trained
         if self.keep is not None:
             client.keep(self.keep, trained)
@@ -42,7 +46,7 @@ class Train(Step):
         )
 
 
-def draw_batches(samples: int, settings: LocalSettings, rng: np.random.Generator) -> Iterator[np.ndarray]:
+def draw_batches(samples: int, settings: LocalSettings, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
     """The sample numbers of each SGD step: whole shuffled epochs, the last batch of an epoch smaller.
 
     With `steps` set, epochs go on until that many steps are done.
@@ -66,7 +70,7 @@ def train(
     start: Weights,
     x: Tensor,
     y: Tensor,
-    batches: list[np.ndarray],
+    batches: list[NDArray[np.int64]],
     settings: LocalSettings,
     dropout_key: int = 0,
     proximal: float = 0.0,
@@ -96,6 +100,34 @@ def train(
             optimiser.step()
             losses[step] = loss.detach()
     return {name: value.detach().clone() for name, value in model.state_dict().items()}, losses
+
+
+def train_natively(
+    network: native.Network,
+    start: Weights,
+    x: Tensor,
+    y: Tensor,
+    batches: list[NDArray[np.int64]],
+    settings: LocalSettings,
+    dropout_key: int = 0,
+    proximal: float = 0.0,
+) -> tuple[Weights, Tensor]:
+    """The same as `train` up to rounding, in C++."""
+    job = native.Job(
+        network=network,
+        weights={name: value.numpy() for name, value in start.items()},
+        x=native.samples(x),
+        y=y.numpy(),
+        order=np.concatenate(batches),
+        batch_sizes=np.array([len(batch) for batch in batches]),
+        lr=settings.lr,
+        momentum=settings.momentum,
+        weight_decay=settings.weight_decay,
+        proximal=proximal,
+        dropout_key=dropout_key,
+    )
+    weights, losses = native.train(job)
+    return {name: torch.from_numpy(value) for name, value in weights.items()}, torch.from_numpy(losses)
 
 
 def load_weights(model: nn.Module, weights: Weights) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from feddag.federation import ClientId, ModelSource, Own, Ref, Result, Step, Weights, kept
 from feddag.models import Model
+from feddag.native import Network
 from feddag.rng import rng, stream_key
 
 
@@ -35,6 +36,8 @@ class Client:
     y: Tensor
     model: Model
     """A network to load weights into; its own weights mean nothing."""
+    network: Network | None
+    """The same network as the native trainer takes it; None where PyTorch does the work."""
     settings: LocalSettings
     fetch: Callable[[Ref], Weights]
     score: Callable[[Weights], Tensor]

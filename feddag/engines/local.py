@@ -8,9 +8,11 @@ import os
 import shutil
 import signal
 import tempfile
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -21,11 +23,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from feddag.client.evaluate import Evaluate, count_correct
+from feddag.client.evaluate import Evaluate, count_correct, count_correct_natively
 from feddag.client.work import Client, LocalSettings, perform, to_tensor
 from feddag.data.clients import ClientData
 from feddag.federation import ClientId, Engine, Job, Own, Ref, Reply, Result, Weights, digest, kept, nbytes
 from feddag.models import ModelSpec
+from feddag.native import Network
 
 TRIES = 3  # how often a job is run whose worker dies
 REMEMBERED = 8  # sets of weights a worker keeps at hand
@@ -38,6 +41,8 @@ class Workplace:
     model: ModelSpec
     settings: LocalSettings
     seed: int
+    network: Network | None = None
+    """For the native trainer; None where PyTorch does the work."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,7 @@ class Worker:
             x=self._tensor(x),
             y=torch.from_numpy(y.copy()),
             model=self._model,
+            network=self._place.network,
             settings=self._place.settings,
             fetch=self._fetch,
             score=lambda weights: self._score(weights, self._data.blocks(work.job.client)),
@@ -97,7 +103,11 @@ class Worker:
         counts = torch.zeros(classes, 3, dtype=torch.float64)
         for block in blocks:
             x, y = self._data.block(block)
-            counts += count_correct(self._model, weights, self._tensor(x), torch.from_numpy(y.copy()), classes)
+            samples = self._tensor(x), torch.from_numpy(y.copy()), classes
+            if self._place.network is not None:
+                counts += count_correct_natively(self._place.network, weights, *samples)
+            else:
+                counts += count_correct(self._model, weights, *samples)
         return counts
 
     def _tensor(self, x: Any) -> Tensor:
@@ -105,32 +115,33 @@ class Worker:
 
 
 class LocalEngine(Engine):
-    """All clients in simulation. With one worker everything runs in this process, with more in processes of one thread.
+    """All clients in simulation, one client to a worker at a time.
 
-    Worker processes map the samples and read the weights from files in a temporary folder: shared, never copied per
-    client. A worker that dies is replaced and its job run again.
+    A single worker is this very thread. More are threads where the native trainer works (it leaves Python alone) and
+    processes of one thread where PyTorch does.
     """
 
     def __init__(self, data: ClientData, place: Workplace, workers: int = 1) -> None:
         self._data = data
-        self._weights: dict[str, Weights] = {}
         self._states: dict[ClientId, tuple[int, Weights]] = {}
         self._scores: dict[Score, Tensor] = {}
         # One thread per worker: sums then run in one order whatever the number of cores.
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
-        self._crew = _Crew(data, place, workers) if workers > 1 else None
-        self._alone = None if self._crew else Worker(data, place, lambda ref: self._weights[ref.digest])
+        self._crew: _Alone | _Threads | _Processes
+        if workers == 1:
+            self._crew = _Alone(data, place)
+        elif place.network is not None:
+            self._crew = _Threads(data, place, workers)
+        else:
+            self._crew = _Processes(data, place, workers)
 
     def population(self) -> tuple[ClientId, ...]:
         return tuple(range(len(self._data.offsets) - 1))
 
     def put(self, weights: Weights) -> Ref:
         ref = Ref(digest(weights), nbytes(weights))
-        if ref.digest not in self._weights:
-            self._weights[ref.digest] = weights
-            if self._crew:
-                self._crew.put(ref, weights)
+        self._crew.put(ref, weights)
         return ref
 
     def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
@@ -148,9 +159,7 @@ class LocalEngine(Engine):
         return replies, {}
 
     def end_round(self) -> None:
-        self._weights.clear()
-        if self._crew:
-            self._crew.forget_weights()
+        self._crew.forget_weights()
 
     def states(self) -> dict[ClientId, tuple[int, Weights]]:
         return dict(self._states)
@@ -159,8 +168,7 @@ class LocalEngine(Engine):
         self._states = dict(states)
 
     def close(self) -> None:
-        if self._crew:
-            self._crew.close()
+        self._crew.close()
         torch.set_num_threads(self._threads_before)
 
     def _score(self, jobs: Sequence[Job]) -> list[Reply]:
@@ -201,15 +209,58 @@ class LocalEngine(Engine):
         raise LookupError("the first step of a job has no step before it to take weights from")
 
     def _do(self, works: Sequence[Work | Score], costs: Sequence[int]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
-        if self._alone:
-            return ((work, self._alone.do(work)) for work in works)
-        assert self._crew
         longest_first = sorted(range(len(works)), key=lambda number: -costs[number])
         return self._crew.do([works[number] for number in longest_first])
 
 
-class _Crew:
-    """Worker processes of one thread each, fed one piece of work at a time."""
+class _Alone:
+    """One worker, in this thread."""
+
+    def __init__(self, data: ClientData, place: Workplace) -> None:
+        self._weights: dict[str, Weights] = {}
+        self._worker = Worker(data, place, self._fetch)
+
+    def put(self, ref: Ref, weights: Weights) -> None:
+        self._weights[ref.digest] = weights
+
+    def forget_weights(self) -> None:
+        self._weights.clear()
+
+    def do(self, works: Sequence[Work | Score]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
+        return ((work, self._worker.do(work)) for work in works)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _fetch(self, ref: Ref) -> Weights:
+        return self._weights[ref.digest]
+
+
+class _Threads(_Alone):
+    """Workers in threads of this process, each with a network of its own for steps that use PyTorch."""
+
+    def __init__(self, data: ClientData, place: Workplace, workers: int) -> None:
+        super().__init__(data, place)
+        self._mine = threading.local()
+        self._pool = ThreadPoolExecutor(
+            workers, initializer=lambda: setattr(self._mine, "worker", Worker(data, place, self._fetch))
+        )
+
+    def do(self, works: Sequence[Work | Score]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
+        tasks = {self._pool.submit(lambda work: self._mine.worker.do(work), work): work for work in works}
+        for task in as_completed(tasks):
+            yield tasks[task], task.result()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Processes:
+    """Worker processes of one thread each, fed one piece of work at a time.
+
+    They map the samples and read the weights from files in a temporary folder: shared, never copied per client. One
+    that dies is replaced and its work done again.
+    """
 
     def __init__(self, data: ClientData, place: Workplace, workers: int) -> None:
         _sweep_abandoned()

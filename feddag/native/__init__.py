@@ -1,0 +1,202 @@
+"""Local training in C++: a whole client in one call, many clients on many threads, the same result as PyTorch.
+
+It is optional: where no compiler was found at installation `available()` is false and PyTorch does the work.
+"""
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from feddag.errors import FeddagError
+from feddag.native.network import (
+    AvgPool,
+    Conv,
+    Dropout,
+    Flatten,
+    GroupNorm,
+    Layer,
+    Linear,
+    MaxPool,
+    Network,
+    NotUnderstood,
+    ReLU,
+    translate,
+)
+
+__all__ = [
+    "AvgPool",
+    "Conv",
+    "Dropout",
+    "Flatten",
+    "GroupNorm",
+    "Job",
+    "Layer",
+    "Linear",
+    "MaxPool",
+    "Network",
+    "ReLU",
+    "available",
+    "describe",
+    "evaluate",
+    "instruction_set",
+    "obstacle",
+    "reason",
+    "samples",
+    "scores",
+    "train",
+    "train_many",
+]
+
+Array = NDArray[Any]
+Trained = tuple[dict[str, Array], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """Local training of one client: float32 (or, for tests, float64) arrays throughout, contiguous in memory.
+
+    `x` is N x H x W x C or N x D (see `samples`), `y` int64 labels. Step s uses the next `batch_sizes[s]` indices of
+    `order` (both int64). The gradient is that of the mean cross-entropy (weighted by `sample_weights`, if given) plus
+    proximal / 2 * ||w - anchor||^2, where the anchor defaults to the weights training starts from; `clip` bounds its
+    norm over all trained weights; then torch.optim.SGD's momentum and weight decay. Parts that are not in `trainable`
+    (default: all) stay as they are, and their dropout is off. Masks are `feddag.rng.dropout_mask(dropout_key, ...)`.
+    """
+
+    network: Network
+    weights: dict[str, Array]
+    x: Array
+    y: NDArray[np.int64]
+    order: NDArray[np.int64]
+    batch_sizes: NDArray[np.int64]
+    lr: float
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+    anchor: dict[str, Array] | None = None
+    clip: float | None = None
+    sample_weights: Array | None = None
+    trainable: tuple[str, ...] | None = None
+    dropout_key: int = 0
+
+
+def _load() -> tuple[ModuleType | None, str, str]:
+    """The best build this processor can run, its name, and why there is none."""
+    try:
+        names = importlib.import_module("feddag.native._portable").runnable()
+    except ImportError as error:
+        return None, "none", f"the native trainer was not built when feddag was installed ({error})"
+    for name in names:
+        try:
+            return importlib.import_module(f"feddag.native._{name}"), name, ""
+        except ImportError:
+            continue
+    raise AssertionError("the portable build was there a moment ago")
+
+
+_kernels, _name, _reason = _load()
+
+
+def available() -> bool:
+    """Whether the native trainer can be used here."""
+    return _kernels is not None
+
+
+def reason() -> str:
+    """Why it cannot; empty when it can."""
+    return _reason
+
+
+def instruction_set() -> str:
+    """Which build is in use: avx512, avx2, portable or none."""
+    return _name
+
+
+def describe(module: nn.Module, input_shape: tuple[int, ...]) -> Network | None:
+    """The network as the native trainer takes it, or None where `obstacle` has something to say.
+
+    >>> describe(nn.LSTM(3, 4), (3,)) is None
+    True
+    """
+    return None if obstacle(module, input_shape) else translate(module)
+
+
+def obstacle(module: nn.Module, input_shape: tuple[int, ...]) -> str:
+    """What keeps the native trainer from training this network on samples of this shape (channels first), or "".
+
+    >>> obstacle(nn.Sequential(nn.Linear(4, 2), nn.Tanh()), (4,))
+    '1 is Tanh(), which the native trainer does not know'
+    """
+    try:
+        network = translate(module)
+        if _kernels is not None:
+            image = len(input_shape) == 3
+            shape = (*input_shape[1:], input_shape[0]) if image else (int(np.prod(input_shape)),)
+            _kernels.check(network, np.empty((0, *shape), np.float32))
+    except (NotUnderstood, ValueError) as error:
+        return str(error)
+    return ""
+
+
+def samples(x: Tensor) -> Array:
+    """Samples as a Job takes them: images channels last (no copy if they lie so already), anything else as vectors.
+
+    >>> import torch
+    >>> samples(torch.zeros(5, 3, 8, 9)).shape, samples(torch.zeros(5, 128, 6)).shape
+    ((5, 8, 9, 3), (5, 768))
+    """
+    return np.ascontiguousarray(x.permute(0, 2, 3, 1) if x.ndim == 4 else x.reshape(len(x), -1))
+
+
+def train(job: Job) -> Trained:
+    """Train one client; gives its new weights and the loss of every step."""
+    return train_many([job], threads=1)[0]
+
+
+def train_many(jobs: Sequence[Job], threads: int) -> list[Trained]:
+    """Train many clients, each on one of the threads; the result does not depend on how many there are."""
+    if not jobs:
+        return []
+    if threads < 1:
+        raise FeddagError(f"threads = {threads} is not possible: at least 1 is needed")
+    trained: list[Trained] = _call("train", jobs[0].x, [_plain(job) for job in jobs], threads)
+    return trained
+
+
+def evaluate(
+    network: Network, weights: dict[str, Array], x: Array, y: NDArray[np.int64], num_classes: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Per class: how many samples the network gets right, of how many, and the sum of their losses."""
+    correct, count, loss = _call("evaluate", x, {"network": network, "weights": weights, "x": x, "y": y})
+    if len(count) != num_classes:
+        raise FeddagError(f"num_classes = {num_classes}, but the network has {len(count)} class scores")
+    return correct, count, loss
+
+
+def scores(network: Network, weights: dict[str, Array], x: Array) -> Array:
+    """The class scores of every sample, N x classes (the features, for a network with an empty head)."""
+    result: Array = _call("scores", x, {"network": network, "weights": weights, "x": x})
+    return result
+
+
+def _plain(job: Job) -> dict[str, object]:
+    trainable = job.network.parts if job.trainable is None else job.trainable
+    key = (job.dropout_key & (2**64 - 1), job.dropout_key >> 64 & (2**64 - 1))
+    return vars(job) | {"trainable": trainable, "dropout_key": key}
+
+
+def _call(function: str, x: Array, *arguments: object) -> Any:
+    """Call the build for x's precision; what it refuses is told as one sentence."""
+    if _kernels is None:
+        raise FeddagError(_reason)
+    if x.dtype not in (np.float32, np.float64):
+        raise FeddagError(f"x is an array of {x.dtype}; allowed is float32 (float64 for tests)")
+    try:
+        return getattr(_kernels, f"{function}_{x.dtype}")(*arguments)
+    except ValueError as error:
+        raise FeddagError(str(error)) from None

@@ -1,0 +1,166 @@
+// A chain of layers built from a description: an encoder or a head. Building checks every size and puts a convolution,
+// its pool and its ReLU into one layer; running hands each layer its neighbours' buffers.
+#pragma once
+#include <memory>
+#include <stdexcept>
+
+#include "conv.hpp"
+#include "linear.hpp"
+#include "simple.hpp"
+
+namespace feddag {
+
+// One layer as the caller describes it; `kind` is the name of its class on the Python side.
+struct Description {
+    std::string kind, name;
+    int in = 0, out = 0, kernel = 0, stride = 0, padding = 0, groups = 0;
+    bool bias = true;
+    double p = 0, eps = 0;
+};
+
+template <class T> class Chain {
+public:
+    bool trainable = false;
+
+    // `input` is one sample as the caller stores it; `dropouts` counts dropout layers over all chains of a network.
+    Chain(const std::string& part, const std::vector<Description>& layers, Map input, int batch, int& dropouts) : part_(part) {
+        input.pad = padding_of(layers, 0);
+        Map now = input_ = input;
+        for (std::size_t i = 0; i < layers.size();) i += add(layers, i, now, batch, dropouts);
+        output_ = now;
+        values_.emplace_back(batch * input_.size());
+        slopes_.emplace_back(batch * input_.size());
+        for (const auto& layer : layers_) {
+            values_.emplace_back(batch * layer->out.size());
+            slopes_.emplace_back(batch * layer->out.size());
+        }
+        first_learning_ = layers_.size();
+        for (std::size_t i = layers_.size(); i-- > 0;)
+            if (!layers_[i]->params.empty()) first_learning_ = i;
+    }
+
+    const Map& input_map() const { return input_; }
+    const Map& output_map() const { return output_; }
+    T* input() { return values_.front().data(); }
+    T* output() { return values_.back().data(); }
+    T* output_slope() { return slopes_.back().data(); }
+    T* input_slope() { return slopes_.front().data(); }
+
+    void refresh() {
+        for (auto& layer : layers_) layer->refresh();
+    }
+    void forward(Pass pass) {
+        pass.training = pass.training && trainable;  // a frozen part drops nothing
+        for (std::size_t i = 0; i < layers_.size(); i++) layers_[i]->forward(values_[i].data(), values_[i + 1].data(), pass);
+    }
+    void backward(Pass pass, const Optimizer& sgd, bool input_slope_needed) {
+        pass.training = pass.training && trainable;
+        pass.sgd = trainable ? &sgd : nullptr;
+        const std::size_t last = input_slope_needed ? 0 : trainable ? first_learning_ : layers_.size();
+        for (std::size_t i = layers_.size(); i-- > last;) {
+            T* gx = i > last || input_slope_needed ? slopes_[i].data() : nullptr;
+            layers_[i]->backward(values_[i].data(), values_[i + 1].data(), slopes_[i + 1].data(), gx, pass);
+        }
+    }
+    template <class Work> void for_each_param(Work work) {
+        for (auto& layer : layers_)
+            for (auto& param : layer->params) work(param);
+    }
+
+private:
+    static int padding_of(const std::vector<Description>& layers, std::size_t next) {
+        while (next < layers.size() && layers[next].kind == "Flatten") next++;
+        return next < layers.size() && layers[next].kind == "Conv" ? layers[next].padding : 0;
+    }
+    [[noreturn]] void refuse(const Description& layer, const std::string& why) const {
+        throw std::invalid_argument(part_ + ": layer " + layer.kind + (layer.name.empty() ? "" : " '" + layer.name + "'") + " " + why + ".");
+    }
+    static std::string text(const Map& m) {
+        return m.flat ? std::to_string(m.elements()) + " values"
+                      : std::to_string(m.c) + " channels of " + std::to_string(m.h) + " x " + std::to_string(m.w);
+    }
+    int windows(const Description& layer, int size, int kernel, int stride, const Map& now) const {
+        if (kernel > size) refuse(layer, "has a window of " + std::to_string(kernel) + " but its input is " + text(now));
+        return (size - kernel) / stride + 1;
+    }
+    Map checked(const Description& layer, Map m) const {
+        if (double(m.h + 2 * m.pad) * m.width() * m.stored > 1 << 28) refuse(layer, "makes a sample of more than 2^28 values");
+        return m;
+    }
+
+    // Adds the layer at i, fused with what follows where possible; returns how many descriptions it used.
+    std::size_t add(const std::vector<Description>& layers, std::size_t i, Map& now, int batch, int& dropouts) {
+        const Description& d = layers[i];
+        constexpr int L = kLanes<T>;
+        if (d.kind == "Flatten") {
+            now.flat = true;
+            return 1;
+        }
+        if (d.kind == "Conv") return add_conv(layers, i, now, batch);
+        if (d.kind == "Linear") {
+            if (!now.flat || d.in != now.elements()) refuse(d, "takes " + std::to_string(d.in) + " values but its input is " + text(now));
+            if (double(d.in) * (d.out + 2 * L) > 1 << 27) refuse(d, "has more than 2^27 weights");
+            LinearShape shape{d.name, d.in, d.out, d.bias};
+            shape.relu = i + 1 < layers.size() && layers[i + 1].kind == "ReLU";
+            const Map out = checked(d, Map{1, 1, d.out, round_up(d.out, L), 0, true});
+            layers_.push_back(std::make_unique<Linear<T>>(shape, now, out, batch));
+            now = out;
+            return shape.relu ? 2 : 1;
+        }
+        Map out = now;
+        out.pad = padding_of(layers, i + 1);
+        if (d.kind == "MaxPool" || d.kind == "AvgPool") {
+            if (now.flat) refuse(d, "needs an image but its input is " + text(now));
+            out.h = windows(d, now.h, d.kernel, d.stride, now);
+            out.w = windows(d, now.w, d.kernel, d.stride, now);
+        }
+        checked(d, out);
+        if (d.kind == "ReLU") layers_.push_back(std::make_unique<ReLU<T>>(now, out));
+        else if (d.kind == "Dropout") layers_.push_back(std::make_unique<Dropout<T>>(d.p, dropouts++, now, out, batch));
+        else if (d.kind == "MaxPool") layers_.push_back(std::make_unique<MaxPool<T>>(d.kernel, d.stride, now, out, batch));
+        else if (d.kind == "AvgPool") layers_.push_back(std::make_unique<AvgPool<T>>(d.kernel, d.stride, now, out));
+        else if (d.kind == "GroupNorm") {
+            if (d.in != now.c || now.flat) refuse(d, "takes " + std::to_string(d.in) + " channels but its input is " + text(now));
+            if (d.in % d.groups) refuse(d, "cannot divide " + std::to_string(d.in) + " channels into " + std::to_string(d.groups) + " groups");
+            layers_.push_back(std::make_unique<GroupNorm<T>>(d.name, d.groups, d.eps, now, out, batch));
+        } else refuse(d, "is not one of Conv, ReLU, MaxPool, AvgPool, GroupNorm, Dropout, Flatten, Linear");
+        now = out;
+        return 1;
+    }
+
+    // Conv with its MaxPool and ReLU in either order: the largest value is alive exactly when the largest live value is.
+    std::size_t add_conv(const std::vector<Description>& layers, std::size_t i, Map& now, int batch) {
+        const Description& d = layers[i];
+        if (now.flat || d.in != now.c) refuse(d, "takes " + std::to_string(d.in) + " channels but its input is " + text(now));
+        Map out{windows(d, now.h + 2 * d.padding, d.kernel, d.stride, now), windows(d, now.w + 2 * d.padding, d.kernel, d.stride, now),
+                d.out, round_up(d.out, kLanes<T>), 0, false};
+        if (double(round_up(now.stored * d.kernel, kLanes<T>)) * d.kernel * out.stored > 1 << 27) refuse(d, "has more than 2^27 weights");
+        ConvShape shape{d.name, d.in, d.out, d.kernel, d.stride, d.bias};
+        std::size_t next = i + 1;
+        bool pooled = false;
+        for (; next < layers.size(); next++) {
+            const Description& after = layers[next];
+            if (after.kind == "ReLU" && !shape.relu) shape.relu = true;
+            else if (after.kind == "MaxPool" && !pooled) {
+                out.h = windows(after, out.h, after.kernel, after.stride, out);
+                out.w = windows(after, out.w, after.kernel, after.stride, out);
+                shape.pool = after.kernel;
+                shape.pool_stride = after.stride;
+                pooled = true;
+            } else break;
+        }
+        out.pad = padding_of(layers, next);
+        checked(d, out);
+        layers_.push_back(std::make_unique<Conv<T>>(shape, now, out, batch));
+        now = out;
+        return next - i;
+    }
+
+    std::string part_;
+    Map input_, output_;
+    std::vector<std::unique_ptr<Layer<T>>> layers_;
+    std::vector<Buffer<T>> values_, slopes_;
+    std::size_t first_learning_ = 0;
+};
+
+}  // namespace feddag

@@ -1,0 +1,90 @@
+// What a layer is: how one sample lies in memory, what it can learn, and the two passes.
+#pragma once
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "philox.hpp"
+#include "simd.hpp"
+
+namespace feddag {
+
+// One sample: h x w pixels of c channels (h = w = 1 for a vector), channels last. In memory every pixel has `stored`
+// channels (the surplus is zero) and the map has a border of `pad` zero pixels: the padding of the convolution it feeds.
+struct Map {
+    int h = 1, w = 1, c = 1, stored = 1, pad = 0;
+    bool flat = true;
+
+    int width() const { return w + 2 * pad; }
+    std::size_t size() const { return std::size_t(h + 2 * pad) * width() * stored; }
+    std::size_t at(int y, int x) const { return (std::size_t(y + pad) * width() + x + pad) * stored; }
+    int elements() const { return h * w * c; }
+};
+
+struct Optimizer {
+    double lr = 0, momentum = 0, weight_decay = 0, proximal = 0, clip = 0;  // clip = 0: no clipping
+};
+
+// A learnable array in the order its layer computes with; `place[i]` is where element i of PyTorch's order lives.
+template <class T> struct Param {
+    std::string name;
+    std::vector<std::int64_t> shape;
+    std::vector<std::int32_t> place;
+    Buffer<T> value, gradient, velocity, anchor;
+    bool descends_itself = false;  // its layer applies the gradient during the backward pass, unless it is clipped
+
+    void lay_out(std::string full_name, std::vector<std::int64_t> torch_shape, std::size_t stored) {
+        name = std::move(full_name);
+        shape = std::move(torch_shape);
+        std::size_t count = 1;
+        for (auto n : shape) count *= std::size_t(n);
+        place.resize(count);
+        value = Buffer<T>(stored);
+    }
+    void read(const T* from, Buffer<T>& into) const {
+        for (std::size_t i = 0; i < place.size(); i++) into[place[i]] = from[i];
+    }
+    void write(T* to) const {
+        for (std::size_t i = 0; i < place.size(); i++) to[i] = value[place[i]];
+    }
+    // Plain SGD on [first, first + count); the gradient of the proximal term has been added already.
+    void descend(const Optimizer& sgd, std::size_t first, std::size_t count, const T* slope) {
+        const T lr = T(sgd.lr), momentum = T(sgd.momentum), decay = T(sgd.weight_decay), mu = T(sgd.proximal);
+        T* w = value.data() + first;
+        T* v = velocity.size() ? velocity.data() + first : nullptr;
+        const T* home = anchor.size() ? anchor.data() + first : nullptr;
+        const bool pull = home && sgd.clip == 0;  // with clipping the pull is part of the clipped gradient
+        for (std::size_t i = 0; i < count; i++) {
+            T d = slope[i];
+            if (pull) d += mu * (w[i] - home[i]);
+            d += decay * w[i];
+            if (v) d = v[i] = momentum * v[i] + d;
+            w[i] -= lr * d;
+        }
+    }
+};
+
+// What is the same for every layer in one pass over a batch.
+struct Pass {
+    int batch = 0;
+    bool training = false;
+    std::uint64_t step = 0;
+    Key key{};
+    const Optimizer* sgd = nullptr;  // set in the backward pass of a trainable part
+};
+
+template <class T> class Layer {
+public:
+    virtual ~Layer() = default;
+    virtual void forward(const T* x, T* y, const Pass& pass) = 0;
+    // From the gradient of y to the gradient of x (unless gx is null) and of the parameters (when pass.sgd is set).
+    // gy may be overwritten.
+    virtual void backward(const T* x, const T* y, T* gy, T* gx, const Pass& pass) = 0;
+    // Called whenever the parameters have changed.
+    virtual void refresh() {}
+
+    Map in, out;
+    std::vector<Param<T>> params;
+};
+
+}  // namespace feddag

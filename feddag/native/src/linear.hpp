@@ -1,0 +1,140 @@
+// Fully connected layer, optionally with ReLU. Weights live in panels [panel][input][output of the panel].
+// The weight gradient of a block of inputs is complete in registers, so it is applied at once instead of being stored
+// (unless gradients are clipped: then the norm of all of them is needed first).
+#pragma once
+#include <algorithm>
+#include <numeric>
+
+#include "layer.hpp"
+#include "tile.hpp"
+
+namespace feddag {
+
+struct LinearShape {
+    std::string name;
+    int in, out;
+    bool bias;
+    bool relu = false;
+};
+
+template <class T> class Linear final : public Layer<T> {
+public:
+    Linear(const LinearShape& shape, Map input, Map output, int batch) : s_(shape) {
+        in = input;
+        out = output;
+        inputs_ = int(in.size());
+        vectors_ = panel_vectors<T>(out.stored);
+        width_ = vectors_ * L;
+        panels_ = out.stored / width_;
+        lay_out_parameters();
+        slope_panels_ = Buffer<T>(std::size_t(batch) * out.stored);
+        slope_columns_ = Buffer<T>(std::size_t(round_up(batch, L)) * out.stored);
+        block_ = Buffer<T>(std::size_t(kTileRows) * std::max(width_, round_up(batch, L)));
+        zero_ = Buffer<T>(std::max(out.stored, 2 * L));
+    }
+
+    void forward(const T* x, T* y, const Pass& pass) override {
+        for (int panel = 0; panel < panels_; panel++) {
+            const T* bias = (s_.bias ? params[1].value.data() : zero_.data()) + panel * width_;
+            for (int first = 0; first < pass.batch; first += kTileRows) {
+                const int rows = std::min(kTileRows, pass.batch - first);
+                const T* left[kTileRows];
+                for (int p = 0; p < rows; p++) left[p] = x + std::size_t(first + p) * inputs_;
+                tile_for<T>(rows, vectors_)(left, {1, inputs_, 1, 0}, weights(panel, 0), bias,
+                                            y + std::size_t(first) * out.stored + panel * width_, out.stored);
+            }
+        }
+        if (!s_.relu) return;
+        for (int i = 0; i < pass.batch * out.stored; i++) y[i] = y[i] <= 0 ? T(0) : y[i];
+    }
+
+    void backward(const T* x, const T* y, T* gy, T* gx, const Pass& pass) override {
+        if (s_.relu)
+            for (int i = 0; i < pass.batch * out.stored; i++) gy[i] = y[i] <= 0 ? T(0) : gy[i];
+        if (gx) columns_of(gy, pass.batch);
+        if (pass.sgd) panels_of(gy, pass.batch);
+        for (int first = 0; first < inputs_; first += kTileRows) {
+            const int rows = std::min(kTileRows, inputs_ - first);
+            if (gx) input_gradient(first, rows, gx, pass.batch);  // with the weights as they were in the forward pass
+            if (pass.sgd) weight_gradient(x, first, rows, pass);
+        }
+        if (pass.sgd && s_.bias) {
+            T* sums = params[1].gradient.data();
+            params[1].gradient.clear();
+            for (int q = 0; q < pass.batch; q++)
+                for (int o = 0; o < out.stored; o++) sums[o] += gy[std::size_t(q) * out.stored + o];
+        }
+    }
+
+    using Layer<T>::in;
+    using Layer<T>::out;
+    using Layer<T>::params;
+
+private:
+    static constexpr int L = kLanes<T>;
+
+    T* weights(int panel, int input) { return params[0].value.data() + (std::size_t(panel) * inputs_ + input) * width_; }
+
+    void lay_out_parameters() {
+        params.resize(s_.bias ? 2 : 1);
+        params[0].lay_out(s_.name + ".weight", {s_.out, s_.in}, std::size_t(out.stored) * inputs_);
+        params[0].descends_itself = true;
+        std::size_t i = 0;
+        for (int o = 0; o < s_.out; o++)
+            for (int c = 0; c < in.c; c++)
+                for (int y = 0; y < in.h; y++)
+                    for (int x = 0; x < in.w; x++)
+                        params[0].place[i++] = std::int32_t((o / width_ * inputs_ + int(in.at(y, x)) + c) * width_ + o % width_);
+        if (!s_.bias) return;
+        params[1].lay_out(s_.name + ".bias", {s_.out}, out.stored);
+        std::iota(params[1].place.begin(), params[1].place.end(), 0);
+    }
+
+    // gy as [panel of outputs][sample][output of the panel]
+    void panels_of(const T* gy, int batch) {
+        T* to = slope_panels_.data();
+        for (int panel = 0; panel < panels_; panel++)
+            for (int q = 0; q < batch; q++, to += width_)
+                std::copy_n(gy + std::size_t(q) * out.stored + panel * width_, width_, to);
+    }
+
+    // gy as [panel of samples][output][sample of the panel]
+    void columns_of(const T* gy, int batch) {
+        const int width = L * panel_vectors<T>(round_up(batch, L));
+        T* to = slope_columns_.data();
+        for (int first = 0; first < batch; first += width)
+            for (int o = 0; o < out.stored; o++)
+                for (int q = first; q < first + width; q++) *to++ = q < batch ? gy[std::size_t(q) * out.stored + o] : T(0);
+    }
+
+    void input_gradient(int first, int rows, T* gx, int batch) {
+        const int vectors = panel_vectors<T>(round_up(batch, L)), width = vectors * L, columns = round_up(batch, L);
+        const T* left[kTileRows];
+        for (int p = 0; p < rows; p++) left[p] = weights(0, first + p);
+        for (int q = 0; q < batch; q += width)
+            tile_for<T>(rows, vectors)(left, {panels_, width_, 1, std::ptrdiff_t(inputs_) * width_},
+                                       slope_columns_.data() + std::size_t(q) * out.stored, zero_.data(), block_.data() + q,
+                                       columns);
+        for (int q = 0; q < batch; q++)
+            for (int p = 0; p < rows; p++) gx[std::size_t(q) * inputs_ + first + p] = block_[std::size_t(p) * columns + q];
+    }
+
+    void weight_gradient(const T* x, int first, int rows, const Pass& pass) {
+        Param<T>& weight = params[0];
+        const T* left[kTileRows];
+        for (int p = 0; p < rows; p++) left[p] = x + first + p;
+        for (int panel = 0; panel < panels_; panel++) {
+            const std::size_t where = (std::size_t(panel) * inputs_ + first) * width_;
+            T* block = pass.sgd->clip > 0 ? weight.gradient.data() + where : block_.data();
+            tile_for<T>(rows, vectors_)(left, {1, pass.batch, inputs_, 0}, slope_panels_.data() + std::size_t(panel) * pass.batch * width_,
+                                        zero_.data(), block, width_);
+            if (pass.sgd->clip == 0) weight.descend(*pass.sgd, where, std::size_t(rows) * width_, block);
+        }
+    }
+
+    LinearShape s_;
+    int inputs_, vectors_, width_, panels_;
+    Buffer<T> slope_panels_, slope_columns_, block_, zero_;
+};
+
+}  // namespace feddag

@@ -1,0 +1,330 @@
+// The Python side: reads and checks every argument before anything is written, then works without the interpreter lock.
+#include <pybind11/numpy.h>
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <atomic>
+#include <exception>
+#include <thread>
+
+#include "trainer.hpp"
+
+namespace py = pybind11;
+
+namespace feddag {
+
+[[noreturn]] void refuse(const std::string& sentence) { throw std::invalid_argument(sentence); }
+
+int whole(py::handle object, const char* field, std::int64_t least) {
+    const std::string text = py::str(object.attr(field));
+    std::int64_t value = -1;
+    try {
+        value = object.attr(field).cast<std::int64_t>();
+    } catch (const py::cast_error&) {
+    }
+    if (value < least || value > 1 << 24)
+        refuse(std::string(field) + " of a layer is " + text + ", not a whole number from " + std::to_string(least) + " to 2^24.");
+    return int(value);
+}
+
+std::vector<Description> describe(py::handle layers) {
+    std::vector<Description> chain;
+    for (py::handle layer : layers) {
+        Description d;
+        d.kind = py::str(py::type::handle_of(layer).attr("__name__"));
+        const auto kind = [&](const char* name) { return d.kind == name; };
+        if (kind("Conv") || kind("Linear")) {
+            d.in = whole(layer, "inputs", 1);
+            d.out = whole(layer, "outputs", 1);
+            d.bias = layer.attr("bias").cast<bool>();
+        }
+        if (kind("GroupNorm")) {
+            d.in = whole(layer, "channels", 1);
+            d.groups = whole(layer, "groups", 1);
+            d.eps = layer.attr("eps").cast<double>();
+        }
+        if (kind("Conv") || kind("Linear") || kind("GroupNorm")) d.name = layer.attr("name").cast<std::string>();
+        if (kind("Conv") || kind("MaxPool") || kind("AvgPool")) {
+            d.kernel = whole(layer, "kernel", 1);
+            d.stride = whole(layer, "stride", 1);
+        }
+        if (kind("Conv")) d.padding = whole(layer, "padding", 0);
+        if (kind("Dropout")) {
+            d.p = layer.attr("p").cast<double>();
+            if (!(d.p >= 0 && d.p < 1)) refuse("p of a Dropout is " + std::string(py::str(layer.attr("p"))) + ", not at least 0 and below 1.");
+        }
+        chain.push_back(d);
+    }
+    return chain;
+}
+
+std::string text(const std::vector<std::int64_t>& shape) {
+    std::string s = "(";
+    for (std::size_t i = 0; i < shape.size(); i++) s += (i ? ", " : "") + std::to_string(shape[i]);
+    return s + ")";
+}
+
+template <class E> const E* contiguous(py::handle object, const std::string& name, const char* type, std::vector<std::int64_t>& shape) {
+    if (!py::isinstance<py::array_t<E>>(object)) refuse(name + " is not a NumPy array of " + type + ".");
+    const auto array = py::reinterpret_borrow<py::array>(object);
+    if (!(array.flags() & py::array::c_style)) refuse(name + " is not contiguous in memory.");
+    if (reinterpret_cast<std::uintptr_t>(array.data()) % alignof(E)) refuse(name + " is not aligned in memory.");
+    shape.assign(array.shape(), array.shape() + array.ndim());
+    return static_cast<const E*>(array.data());
+}
+
+template <class T> const char* type_name() { return sizeof(T) == 4 ? "float32" : "float64"; }
+
+// A network with its weights, and the samples to use it on; both live as long as the Python objects they came from.
+template <class T> struct Client {
+    std::unique_ptr<Network<T>> net;
+    Samples<T> data{};
+    Schedule schedule{};
+    Optimizer sgd;
+    Key key{};
+    std::vector<double> losses;
+    std::exception_ptr failure;
+};
+
+template <class T> void read_weights(Network<T>& net, py::handle weights, const std::string& what, Buffer<T> Param<T>::* into) {
+    if (!py::isinstance<py::dict>(weights)) refuse(what + " is not a dictionary of arrays.");
+    const auto given = py::reinterpret_borrow<py::dict>(weights);
+    net.for_each_chain([&](Chain<T>& chain) {
+        chain.for_each_param([&](Param<T>& p) {
+            if (!given.contains(p.name)) refuse(what + " has no '" + p.name + "'.");
+            std::vector<std::int64_t> shape;
+            const std::string name = what + " '" + p.name + "'";
+            const T* from = contiguous<T>(given[p.name.c_str()], name, type_name<T>(), shape);
+            if (shape != p.shape) refuse(name + " has shape " + text(shape) + ", not " + text(p.shape) + ".");
+            if (!(p.*into).size()) p.*into = Buffer<T>(p.value.size());
+            p.read(from, p.*into);
+        });
+    });
+}
+
+template <class T> void read_samples(Client<T>& client, const py::dict& job) {
+    std::vector<std::int64_t> shape;
+    Samples<T>& data = client.data;
+    data.x = contiguous<T>(job["x"], "x", type_name<T>(), shape);
+    if (shape.size() != 2 && shape.size() != 4) refuse("x has " + std::to_string(shape.size()) + " axes, not 2 (N, D) or 4 (N, H, W, C).");
+    for (std::size_t i = 1; i < shape.size(); i++)
+        if (shape[i] < 1 || shape[i] > 1 << 20) refuse("x has shape " + text(shape) + ", but a sample's sides must be from 1 to 2^20.");
+    data.count = shape[0];
+    if (shape.size() == 4) data.map = Map{int(shape[1]), int(shape[2]), int(shape[3]), int(shape[3]), 0, false};
+    else data.map = Map{1, 1, int(shape[1]), int(shape[1]), 0, true};
+    if (double(data.map.h) * data.map.w * data.map.c > 1 << 28) refuse("x has samples of more than 2^28 values.");
+}
+
+template <class T> void read_labels(Client<T>& client, const py::dict& job) {
+    std::vector<std::int64_t> shape;
+    Samples<T>& data = client.data;
+    data.y = contiguous<std::int64_t>(job["y"], "y", "int64", shape);
+    if (shape != std::vector<std::int64_t>{data.count}) refuse("y has shape " + text(shape) + ", not " + text({data.count}) + ".");
+    for (std::int64_t i = 0; i < data.count; i++)
+        if (data.y[i] < 0 || data.y[i] >= client.net->classes())
+            refuse("y holds the label " + std::to_string(data.y[i]) + ", but the network has the classes 0 to " +
+                   std::to_string(client.net->classes() - 1) + ".");
+}
+
+template <class T> void build_network(Client<T>& client, const py::dict& job, int batch) {
+    const py::object network = job["network"];
+    const auto encoder = describe(network.attr("encoder")), head = describe(network.attr("head"));
+    const bool two = !network.attr("secondary").is_none();
+    const auto secondary = two ? describe(network.attr("secondary")) : std::vector<Description>{};
+    client.net = std::make_unique<Network<T>>(encoder, two ? &secondary : nullptr, head, client.data.map, batch);
+    if (job.contains("weights")) read_weights(*client.net, job["weights"], "weights", &Param<T>::value);
+}
+
+void read_schedule(Schedule& schedule, const py::dict& job, std::int64_t samples) {
+    std::vector<std::int64_t> order_shape, sizes_shape;
+    schedule.order = contiguous<std::int64_t>(job["order"], "order", "int64", order_shape);
+    schedule.batch_sizes = contiguous<std::int64_t>(job["batch_sizes"], "batch_sizes", "int64", sizes_shape);
+    if (order_shape.size() != 1 || sizes_shape.size() != 1) refuse("order and batch_sizes must have one axis.");
+    schedule.steps = sizes_shape[0];
+    schedule.largest = 1;
+    std::int64_t total = 0;
+    for (std::int64_t s = 0; s < schedule.steps; s++) {
+        const std::int64_t size = schedule.batch_sizes[s];
+        if (size < 1 || size > 1 << 20) refuse("batch_sizes holds " + std::to_string(size) + ", not a size from 1 to 2^20.");
+        schedule.largest = std::max(schedule.largest, int(size));
+        total += size;
+    }
+    if (total != order_shape[0])
+        refuse("batch_sizes add up to " + std::to_string(total) + ", but order has " + std::to_string(order_shape[0]) + " samples.");
+    for (std::int64_t i = 0; i < total; i++)
+        if (schedule.order[i] < 0 || schedule.order[i] >= samples)
+            refuse("order holds the index " + std::to_string(schedule.order[i]) + ", but there are " + std::to_string(samples) + " samples.");
+}
+
+double number(const py::dict& job, const char* name, double least) {
+    const double value = job[name].cast<double>();
+    if (!(value >= least && std::isfinite(value)))
+        refuse(std::string(name) + " is " + std::string(py::str(job[name])) + ", not a finite number of at least " + (least > 0 ? "1e-300." : "0."));
+    return value;
+}
+
+template <class T> std::unique_ptr<Client<T>> read_training(const py::dict& job) {
+    auto client = std::make_unique<Client<T>>();
+    read_samples(*client, job);
+    read_schedule(client->schedule, job, client->data.count);
+    build_network(*client, job, client->schedule.largest);
+    read_labels(*client, job);
+    client->sgd.lr = number(job, "lr", 0);
+    client->sgd.momentum = number(job, "momentum", 0);
+    client->sgd.weight_decay = number(job, "weight_decay", 0);
+    client->sgd.proximal = number(job, "proximal", 0);
+    if (!job["clip"].is_none()) client->sgd.clip = number(job, "clip", 1e-300);
+    if (client->sgd.proximal > 0) {
+        const py::object anchor = job["anchor"];
+        read_weights(*client->net, anchor.is_none() ? py::object(job["weights"]) : anchor, "anchor", &Param<T>::anchor);
+    }
+    if (!job["sample_weights"].is_none()) {
+        std::vector<std::int64_t> shape;
+        client->data.weight = contiguous<T>(job["sample_weights"], "sample_weights", type_name<T>(), shape);
+        if (shape != std::vector<std::int64_t>{client->data.count})
+            refuse("sample_weights has shape " + text(shape) + ", not " + text({client->data.count}) + ".");
+        for (std::int64_t i = 0; i < client->data.count; i++)
+            if (!(client->data.weight[i] >= 0 && std::isfinite(client->data.weight[i])))
+                refuse("sample_weights holds a value that is negative or not finite.");
+    }
+    for (py::handle part : job["trainable"]) {
+        const std::string name = py::str(part);
+        auto& encoders = client->net->encoders;
+        if (name == "encoder") encoders[0]->trainable = true;
+        else if (name == "secondary" && encoders.size() == 2) encoders[1]->trainable = true;
+        else if (name == "head") client->net->head->trainable = true;
+        else refuse("trainable holds '" + name + "', which is not a part of the network (encoder, secondary, head).");
+    }
+    client->key = job["dropout_key"].cast<Key>();
+    client->losses.resize(client->schedule.steps);
+    return client;
+}
+
+template <class T> py::dict written_weights(Network<T>& net) {
+    py::dict weights;
+    net.for_each_chain([&](Chain<T>& chain) {
+        chain.for_each_param([&](Param<T>& p) {
+            py::array_t<T> array(p.shape);
+            p.write(array.mutable_data());
+            weights[p.name.c_str()] = array;
+        });
+    });
+    return weights;
+}
+
+// Each client belongs to one thread from beginning to end, so the number of threads changes nothing but the time.
+template <class T> py::list train_clients(const py::list& jobs, int threads) {
+    std::vector<std::unique_ptr<Client<T>>> clients;
+    for (py::handle job : jobs) clients.push_back(read_training<T>(py::reinterpret_borrow<py::dict>(job)));
+    {
+        py::gil_scoped_release unlocked;
+        std::vector<std::size_t> longest_first(clients.size());
+        std::iota(longest_first.begin(), longest_first.end(), 0);
+        std::stable_sort(longest_first.begin(), longest_first.end(), [&](std::size_t a, std::size_t b) {
+            return clients[a]->schedule.steps * clients[a]->schedule.largest > clients[b]->schedule.steps * clients[b]->schedule.largest;
+        });
+        std::atomic<std::size_t> next{0};
+        const auto work = [&] {
+            for (std::size_t i; (i = next++) < clients.size();) {
+                Client<T>& c = *clients[longest_first[i]];
+                try {
+                    train(*c.net, c.data, c.schedule, c.sgd, c.key, c.losses.data());
+                } catch (...) {
+                    c.failure = std::current_exception();
+                }
+            }
+        };
+        std::vector<std::thread> helpers;
+        for (int t = 1; t < std::min(threads, int(clients.size())); t++) helpers.emplace_back(work);
+        work();
+        for (auto& helper : helpers) helper.join();
+    }
+    py::list results;
+    for (auto& client : clients) {
+        if (client->failure) std::rethrow_exception(client->failure);
+        results.append(py::make_tuple(written_weights(*client->net), py::array_t<double>(client->losses.size(), client->losses.data())));
+    }
+    return results;
+}
+
+constexpr int kScoringBatch = 24;
+
+template <class T> py::tuple evaluate(const py::dict& job) {
+    Client<T> client;
+    read_samples(client, job);
+    build_network(client, job, kScoringBatch);
+    read_labels(client, job);
+    const int classes = client.net->classes();
+    py::array_t<std::int64_t> correct(classes), count(classes);
+    py::array_t<double> loss(classes);
+    std::int64_t *correct_of = correct.mutable_data(), *count_of = count.mutable_data();
+    double* loss_of = loss.mutable_data();
+    std::fill_n(correct_of, classes, 0), std::fill_n(count_of, classes, 0), std::fill_n(loss_of, classes, 0.0);
+    {
+        py::gil_scoped_release unlocked;
+        score(*client.net, client.data, [&](std::int64_t i, const T* scores) {
+            const std::int64_t label = client.data.y[i];
+            count_of[label]++;
+            correct_of[label] += std::max_element(scores, scores + classes) - scores == label;
+            loss_of[label] += cross_entropy<T>(scores, classes, label, T(1), nullptr);
+        });
+    }
+    return py::make_tuple(correct, count, loss);
+}
+
+template <class T> py::array_t<T> scores(const py::dict& job) {
+    Client<T> client;
+    read_samples(client, job);
+    build_network(client, job, kScoringBatch);
+    const int classes = client.net->classes();
+    py::array_t<T> all({client.data.count, std::int64_t(classes)});
+    T* out = all.mutable_data();
+    py::gil_scoped_release unlocked;
+    score(*client.net, client.data, [&](std::int64_t i, const T* row) { std::copy_n(row, classes, out + i * classes); });
+    return all;
+}
+
+py::array_t<std::uint16_t> draws(Key key, std::uint64_t layer, std::uint64_t step, std::size_t count) {
+    std::vector<std::uint16_t> all(count + 16);
+    dropout_draws(key, layer, step, count, all.data());
+    return py::array_t<std::uint16_t>(count, all.data());
+}
+
+// Whether the network's sizes fit together for samples like these.
+void check(py::handle network, const py::array& x) {
+    py::dict job;
+    job["network"] = network, job["x"] = x;
+    Client<float> client;
+    read_samples(client, job);
+    build_network(client, job, 1);
+}
+
+// Which of the builds this processor can run, best first.
+std::vector<std::string> runnable() {
+    std::vector<std::string> names;
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        names.push_back("avx512");
+    if (avx2) names.push_back("avx2");
+#endif
+    names.push_back("portable");
+    return names;
+}
+
+}  // namespace feddag
+
+PYBIND11_MODULE(FEDDAG_MODULE, m) {
+    m.doc() = "Local training of federated clients; use it through feddag.native.";
+    m.def("runnable", feddag::runnable);
+    m.def("check", feddag::check);
+    m.def("dropout_draws", feddag::draws);
+    m.def("train_float32", feddag::train_clients<float>);
+    m.def("train_float64", feddag::train_clients<double>);
+    m.def("evaluate_float32", feddag::evaluate<float>);
+    m.def("evaluate_float64", feddag::evaluate<double>);
+    m.def("scores_float32", feddag::scores<float>);
+    m.def("scores_float64", feddag::scores<double>);
+}

@@ -1,0 +1,66 @@
+// The vector type every kernel is written in, as wide as the target allows, and the memory it works on.
+// Compiler vector extensions keep one source for every instruction set and for float and double alike.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <type_traits>
+
+namespace feddag {
+
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64, kTileRows = 12;  // 32 registers: 12 x 2 accumulators leave room for the operands
+#elif defined(__AVX__)
+constexpr int kVectorBytes = 32, kTileRows = 6;  // 16 registers: 6 x 2 accumulators
+#else
+constexpr int kVectorBytes = 16, kTileRows = 6;
+#endif
+
+// An integer as wide as T, so that comparing numbers and choosing between integers use the same lanes.
+template <class T> using Index = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+
+template <class T> struct VectorOf { typedef T type __attribute__((vector_size(kVectorBytes))); };
+template <class T> using Vec = typename VectorOf<T>::type;
+template <class T> constexpr int kLanes = kVectorBytes / int(sizeof(T));
+
+template <class T> inline Vec<T> load(const T* from) {
+    Vec<T> v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+
+template <class T> inline void store(T* to, Vec<T> v) { std::memcpy(to, &v, sizeof v); }
+
+template <class T> inline Vec<T> splat(T value) { return Vec<T>{} + value; }
+
+constexpr int round_up(int n, int multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// Zeroed memory with room for one vector read beyond the last element.
+template <class T> class Buffer {
+public:
+    Buffer() = default;
+    explicit Buffer(std::size_t size) : size_(size) {
+        const std::size_t bytes = (size * sizeof(T) + kVectorBytes + 63) / 64 * 64;
+        data_.reset(static_cast<T*>(std::aligned_alloc(64, bytes)));
+        if (!data_) throw std::bad_alloc();
+        std::memset(static_cast<void*>(data_.get()), 0, bytes);
+    }
+    T* data() { return data_.get(); }
+    const T* data() const { return data_.get(); }
+    T& operator[](std::size_t i) { return data_.get()[i]; }
+    const T& operator[](std::size_t i) const { return data_.get()[i]; }
+    std::size_t size() const { return size_; }
+    void clear() { std::memset(static_cast<void*>(data_.get()), 0, size_ * sizeof(T)); }
+
+private:
+    struct Free {
+        void operator()(T* p) const { std::free(p); }
+    };
+    std::unique_ptr<T, Free> data_;
+    std::size_t size_ = 0;
+};
+
+}  // namespace feddag
