@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,24 +41,28 @@ Observer = Callable[[Record], None]
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Balanced accuracy over clients, in [0, 1]. `worst_decile` is the mean of the worst tenth of the clients."""
+    """Balanced accuracy over clients, in [0, 1]. `worst_decile` is the mean of the worst tenth of the clients.
+
+    A client without any sample to be scored on has None, and does not count.
+    """
 
     mean: float
     std: float
     worst_decile: float
-    per_client: tuple[float, ...]
+    per_client: tuple[float | None, ...]
 
     @classmethod
     def over(cls, per_client: Sequence[float]) -> "Accuracy":
-        """Summarise one number per client.
+        """Summarise one number per client; nan for a client that has none.
 
-        >>> Accuracy.over([0.5, 1.0]).mean
-        0.75
+        >>> Accuracy.over([0.5, 1.0, math.nan])
+        Accuracy(mean=0.75, std=0.25, worst_decile=0.5, per_client=(0.5, 1.0, None))
         """
-        values = np.asarray(per_client, np.float64)
-        worst = np.sort(values)[: math.ceil(len(values) / 10)]
-        mean, std, worst_decile = (round(float(v), DECIMALS) for v in (values.mean(), values.std(), worst.mean()))
-        return cls(mean, std, worst_decile, tuple(round(float(value), DECIMALS) for value in values))
+        known = np.sort([value for value in per_client if not math.isnan(value)])
+        worst = known[: math.ceil(len(known) / 10)]
+        mean, std, worst_decile = (round(float(v), DECIMALS) for v in (known.mean(), known.std(), worst.mean()))
+        scores = tuple(None if math.isnan(value) else round(float(value), DECIMALS) for value in per_client)
+        return cls(mean, std, worst_decile, scores)
 
     def as_dict(self) -> Record:
         """As it stands in result.json."""
@@ -154,11 +159,11 @@ def run(
             raise FeddagError(
                 f"method = '{experiment.method}' needs true groups, and partition = '{experiment.partition}' has none"
             )
+        data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
         with files.locked():
             write_atomically(files.experiment, experiment.to_toml())
             if not whole:
                 partition.save(files.partition)
-            data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
             place = Workplace(model, experiment.local, experiment.seed, network)
             engine = LocalEngine(data, place, experiment.workers or _worthwhile_workers(experiment, partition, place))
             try:
@@ -287,15 +292,14 @@ class _Loop:
 
     def _result(self, clients: Sequence[ClientId]) -> Record:
         history = self.files.read_history()
-        last = history[-1]
         tail = history[-max(1, len(history) // 10) :]
         truth = self.partition.truth
         self.federation.begin_round(self.experiment.rounds + 1)
         accuracies = {
-            "accuracy": _mean_over_rounds(tail, clients),
-            "accuracy_last": Accuracy.over(last["per_client"]),
+            "accuracy": _over_rounds(np.mean, tail, clients),
+            "accuracy_last": _over_rounds(np.mean, history[-1:], clients),
             "accuracy_finetuned": self._evaluate(clients, finetuned=True)[0] if self.experiment.finetune else None,
-            "accuracy_best": Accuracy.over(np.nanmax([_scores(record, clients) for record in history], axis=0)),
+            "accuracy_best": _over_rounds(np.max, history, clients),
         }
         if unseen := self.partition.held_out:
             self.federation.admit(unseen)
@@ -355,13 +359,16 @@ def _worthwhile_workers(experiment: Experiment, partition: Partition, place: Wor
 
 
 def _scores(record: Record, clients: Sequence[ClientId]) -> list[float]:
-    """A round's accuracies of these clients; one that was not there then gets nan."""
+    """A round's accuracies of these clients; nan for one that was not there, or had nothing to be scored on."""
     by_client = dict(zip(record["clients"], record["per_client"], strict=True))
-    return [by_client.get(client, math.nan) for client in clients]
+    return [math.nan if by_client.get(client) is None else by_client[client] for client in clients]
 
 
-def _mean_over_rounds(records: Sequence[Record], clients: Sequence[ClientId]) -> Accuracy:
-    return Accuracy.over(np.nanmean([_scores(record, clients) for record in records], axis=0))
+def _over_rounds(summary: Callable[[Any], Any], records: Sequence[Record], clients: Sequence[ClientId]) -> Accuracy:
+    """Each client's scores over some rounds in one number, then over clients."""
+    by_client = np.array([_scores(record, clients) for record in records]).T
+    present = [scores[~np.isnan(scores)] for scores in by_client]
+    return Accuracy.over([float(summary(scores)) if len(scores) else math.nan for scores in present])
 
 
 def _channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:

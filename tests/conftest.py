@@ -1,11 +1,13 @@
 """What several test files share: one thread, and a small federation of known data."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from feddag import native
 from feddag.client.work import LocalSettings
 from feddag.data.clients import ClientData, lay_out
 from feddag.data.datasets import Dataset
@@ -52,6 +54,13 @@ def small_data(small_dataset: Dataset, small_partition: Partition) -> ClientData
 @pytest.fixture
 def place() -> Workplace:
     return Workplace(ModelSpec("mlp", (1, 4, 4), 3), LocalSettings(epochs=2, batch_size=4, lr=0.05), seed=0)
+
+
+@pytest.fixture
+def native_place(place: Workplace) -> Workplace:
+    if not native.available():
+        pytest.skip(native.reason())
+    return replace(place, network=native.describe(place.model.build(), place.model.shape))
 
 
 @pytest.fixture

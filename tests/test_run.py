@@ -141,6 +141,30 @@ def test_validation_data_is_used_when_asked_for() -> None:
     assert on_test["accuracy"] != on_validation["accuracy"]
 
 
+def test_a_client_without_a_sample_to_be_scored_on_has_no_score(in_tmp: Path) -> None:
+    """Client c has one sample only: nothing of it can be split off for validation."""
+    x, client = np.random.default_rng(0).normal(size=(21, 4)), np.repeat([0, 1, 2], [10, 10, 1])
+    y = np.arange(21) % 2
+    np.savez(in_tmp / "d.npz", x_train=x, y_train=y, client_train=client, x_test=x, y_test=y, client_test=client)
+    fields = QUICK | {"dataset": "d.npz", "partition": "natural", "clients": None, "groups": None}
+    result = feddag.run(feddag.Experiment(**fields, validation=0.3, evaluate="validation")).result
+    assert [score is None for score in result["accuracy"]["per_client"]] == [False, False, True]
+    assert 0 <= result["accuracy"]["mean"] <= 1
+    json.dumps(result, allow_nan=False)
+
+
+def test_the_native_trainer_is_refused_where_it_cannot_serve(tmp_path: Path) -> None:
+    with pytest.raises(FeddagError, match=r"trainer = 'native' cannot train model = 'resnet9'.*allowed is 'torch'"):
+        feddag.run(feddag.Experiment(dataset="digits", model="resnet9", trainer="native"), tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_torch_and_native_runs_agree() -> None:
+    results = [feddag.run(feddag.Experiment(trainer=trainer, **QUICK)).result for trainer in ("torch", "auto")]
+    assert results[0]["versions"]["trainer"] == "torch"
+    assert abs(results[0]["accuracy"]["mean"] - results[1]["accuracy"]["mean"]) < 0.03
+
+
 def test_refusals_leave_nothing_behind(tmp_path: Path) -> None:
     for fields in ({"method": "oracle", "partition": "dirichlet"}, {"model": "lenet5"}, {"dataset": "digitss"},
                    {"clients": 5000}, {"groups": 9}, {"model": "nowhere:f"}):  # fmt: skip

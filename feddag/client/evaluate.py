@@ -47,7 +47,7 @@ def count_correct_natively(network: native.Network, weights: Weights, x: Tensor,
 
 
 def balanced_accuracy(counts: Tensor) -> float:
-    """The mean of the class-wise accuracies, over the classes that have samples.
+    """The mean of the class-wise accuracies, over the classes that have samples; nan if none has.
 
     >>> balanced_accuracy(torch.tensor([[3.0, 4.0, 1.0], [1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
     0.625

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from feddag.data.datasets import Dataset
 from feddag.data.partitions import Partition
+from feddag.errors import FeddagError
 from feddag.rng import rng
 
 Array = NDArray[Any]
@@ -86,6 +87,8 @@ def lay_out(
     from_train = evaluate == "validation" or partition.test_from == "train"
     pool_x, pool_y = (dataset.x_train, dataset.y_train) if from_train else (dataset.x_test, dataset.y_test)
     tested = partition.validation if evaluate == "validation" else partition.test
+    if not any(map(len, tested)):
+        raise FeddagError(f"evaluate = '{evaluate}': no client has any sample to be scored on")
     numbers: dict[tuple[object, ...], int] = {}
     blocks_x: list[Array] = []
     blocks_y: list[Array] = []

@@ -60,12 +60,32 @@ def test_one_and_three_workers_give_the_same_bytes(small_data, place) -> None:
     assert alone[3:6] == alone[6:9]  # scoring in the job and scoring what was kept agree
 
 
+def test_one_and_three_native_threads_give_the_same_bytes(small_data, native_place) -> None:
+    alone = rounds_of_training(small_data, native_place, workers=1)
+    assert alone == rounds_of_training(small_data, native_place, workers=3)
+    assert alone[3:6] == alone[6:9]
+
+
+def test_the_native_trainer_agrees_with_torch(small_data, place, native_place) -> None:
+    trained = []
+    for workplace in (place, native_place):
+        engine = LocalEngine(small_data, workplace, workers=1)
+        federation = federation_of(engine, workplace)
+        model = federation.put(federation.initial_weights())
+        reply = federation.ask([Job(1, [Train(model, proximal=0.1), Evaluate()])]).answered[0]
+        trained.append((reply.weights, reply.results[1].arrays["counts"]))
+        engine.close()
+    (expected, expected_counts), (weights, counts) = trained
+    torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(counts, expected_counts, rtol=1e-4, atol=1e-6)
+
+
 def test_each_model_is_scored_once_per_block(small_data, place, monkeypatch) -> None:
     engine = LocalEngine(small_data, place, workers=1)
     federation = federation_of(engine, place)
     scored = []
-    original = engine._alone.do
-    monkeypatch.setattr(engine._alone, "do", lambda work: scored.append(work) or original(work))
+    original = engine._crew._worker.do
+    monkeypatch.setattr(engine._crew._worker, "do", lambda work: scored.append(work) or original(work))
     model = federation.put(federation.initial_weights())
     first = federation.ask(Job(c, Evaluate(model)) for c in federation.clients)
     # two clients share three class blocks, the third sees the same images under another labelling

@@ -37,6 +37,7 @@ public:
         lay_out_windows();
         group_ = kTileRows / std::gcd(kTileRows, int(window_.size()));
         packed_ = Buffer<T>(std::size_t(s_.kernel) * patch_row_ * out.stored);
+        left_.resize(group_ * window_.size());
         pixels_ = Buffer<T>(group_ * window_.size() * width_);
         winner_ = Buffer<Index<T>>(std::size_t(batch) * origin_.size() * out.stored);
         // Enough winners per channel to be worth loading and storing its gradient, few enough samples to stay in cache.
@@ -58,7 +59,7 @@ public:
     void forward(const T* x, T* y, const Pass& pass) override {
         const int windows = int(origin_.size()), all = pass.batch * windows, pixels = int(window_.size());
         const Inner inner{s_.kernel, patch_row_, 1, row_};
-        std::vector<const T*> left(group_ * pixels);
+        Index<T>* winner = winner_.data() + std::size_t(pass.first) * windows * out.stored;
         for (int panel = 0; panel < out.stored; panel += width_) {
             const T* weights = packed_.data() + std::size_t(panel) * s_.kernel * patch_row_;
             const T* bias = bias_.data() + panel;
@@ -67,17 +68,17 @@ public:
                 const int count = std::min(group_, all - first);
                 for (int i = 0; i < count; i++) {
                     const int sample = (first + i) / windows, w = (first + i) % windows;
-                    for (int p = 0; p < pixels; p++) left[i * pixels + p] = x + sample * in.size() + origin_[w] + window_[p];
+                    for (int p = 0; p < pixels; p++) left_[i * pixels + p] = x + sample * in.size() + origin_[w] + window_[p];
                 }
                 for (int p = 0; p < count * pixels; p += kTileRows) {
                     const int rows = std::min(kTileRows, count * pixels - p);
-                    tile_for<T>(rows, vectors_)(&left[p], inner, weights, bias, pixels_.data() + p * width_, width_);
+                    tile_for<T>(rows, vectors_)(&left_[p], inner, weights, bias, pixels_.data() + p * width_, width_);
                 }
                 for (int i = 0; i < count; i++) {
                     const int sample = (first + i) / windows, w = (first + i) % windows;
                     pool(pixels_.data() + i * pixels * width_, Index<T>(origin_[w]),
                          y + sample * out.size() + target_[w] + panel,
-                         winner_.data() + std::size_t(first + i) * out.stored + panel);
+                         winner + std::size_t(first + i) * out.stored + panel);
                 }
             }
         }
@@ -86,20 +87,19 @@ public:
     void backward(const T* x, const T*, T* gy, T* gx, const Pass& pass) override {
         const int windows = int(origin_.size());
         if (gx) std::memset(static_cast<void*>(gx), 0, pass.batch * in.size() * sizeof(T));
-        if (pass.sgd)
-            for (auto& p : params) p.gradient.clear();
+        const Index<T>* winner = winner_.data() + std::size_t(pass.first) * windows * out.stored;
         for (int first = 0; first < pass.batch; first += samples_) {
             const int count = std::min(samples_, pass.batch - first);
             winners_.clear();
             for (int q = 0; q < count; q++)
                 for (int w = 0; w < windows; w++)
                     winners_.add(gy + (first + q) * out.size() + target_[w],
-                                 winner_.data() + (std::size_t(first + q) * windows + w) * out.stored, out.c, q * in.size(),
+                                 winner + (std::size_t(first + q) * windows + w) * out.stored, out.c, q * in.size(),
                                  origin_[w], window_);
             if (gx) winners_.spread_patches(params[0].value.data(), shift_, gx + first * in.size());
             if (!pass.sgd) continue;
             winners_.deal_out_by_channel();
-            if (s_.bias) add_bias_gradient(gy + first * out.size(), winner_.data() + std::size_t(first) * windows * out.stored, count);
+            if (s_.bias) add_bias_gradient(gy + first * out.size(), winner + std::size_t(first) * windows * out.stored, count);
             winners_.add_patches(x + first * in.size(), shift_, params[0].gradient.data());
         }
         if (pass.sgd) clear_surplus(params[0].gradient.data());
@@ -192,6 +192,7 @@ private:
     std::vector<int> window_;          // pixels of a window, as input offsets from its origin
     std::vector<int> origin_, target_;  // windows of a sample: offset of the input patch, of the output pixel
     std::vector<int> shift_;           // vectors of a patch, as input offsets
+    std::vector<const T*> left_;       // patches of the windows computed together
     Buffer<T> packed_, pixels_, bias_;
     Buffer<Index<T>> winner_;
     WinnerLists<T> winners_;
