@@ -181,10 +181,10 @@ class LocalEngine(Engine):
                 wanted[job.client, number] = [Score(model, block) for block in self._data.blocks(job.client)]
         distinct = dict.fromkeys(itertools.chain.from_iterable(wanted.values()))
         missing = [score for score in distinct if score not in self._scores]
-        for score, counts in self._do(missing, [self._data.block_size(score.block) for score in missing]):
+        for score, table in self._do(missing, [self._data.block_size(score.block) for score in missing]):
             assert isinstance(score, Score)
-            assert isinstance(counts, Tensor)
-            self._scores[score] = counts
+            assert isinstance(table, Tensor)
+            self._scores[score] = table
         if jobs:  # remember only what this evaluation used: most models change in every round
             self._scores = {score: self._scores[score] for score in distinct}
         nothing = torch.zeros(int(self._data.num_classes), 3, dtype=torch.float64)
