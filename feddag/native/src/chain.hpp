@@ -34,11 +34,6 @@ public:
             values_.emplace_back(batch * layer->out.size());
             slopes_.emplace_back(batch * layer->out.size());
         }
-        std::size_t bytes = 0;
-        for (; leading_ < layers_.size() && !layers_[leading_]->whole_batches(); leading_++)
-            bytes += 3 * layers_[leading_]->out.size() * sizeof(T);  // values, gradients, winners
-        few_ = int(std::clamp<std::size_t>(kCacheBytes / (bytes + 1), 4, batch < 4 ? 4 : batch));
-        if (getenv("FEW")) few_ = atoi(getenv("FEW"));
         first_learning_ = layers_.size();
         for (std::size_t i = layers_.size(); i-- > 0;)
             if (!layers_[i]->params.empty()) first_learning_ = i;
@@ -54,27 +49,18 @@ public:
     void refresh() {
         for (auto& layer : layers_) layer->refresh();
     }
-    // The leading layers take a few samples at a time, so that what one writes is still in cache when the next reads it.
     void forward(Pass pass) {
         pass.training = pass.training && trainable;  // a frozen part drops nothing
-        for (int first = 0; first < pass.batch; first += few_) {
-            const Pass some = part_of(pass, first);
-            for (std::size_t i = 0; i < leading_; i++) layers_[i]->forward(value(i, first), value(i + 1, first), some);
-        }
-        for (std::size_t i = leading_; i < layers_.size(); i++) layers_[i]->forward(value(i, 0), value(i + 1, 0), pass);
+        for (std::size_t i = 0; i < layers_.size(); i++) layers_[i]->forward(values_[i].data(), values_[i + 1].data(), pass);
     }
     void backward(Pass pass, const Optimizer& sgd, bool input_slope_needed) {
         pass.training = pass.training && trainable;
         pass.sgd = trainable ? &sgd : nullptr;
-        if (trainable) for_each_param([](Param<T>& p) { p.gradient.size() ? p.gradient.clear() : void(); });
         const std::size_t last = input_slope_needed ? 0 : trainable ? first_learning_ : layers_.size();
-        const auto step = [&](std::size_t i, int first, const Pass& some) {
-            T* gx = i > last || input_slope_needed ? slope(i, first) : nullptr;
-            layers_[i]->backward(value(i, first), value(i + 1, first), slope(i + 1, first), gx, some);
-        };
-        for (std::size_t i = layers_.size(); i-- > std::max(last, leading_);) step(i, 0, pass);
-        for (int first = 0; first < pass.batch; first += few_)
-            for (std::size_t i = leading_; i-- > last;) step(i, first, part_of(pass, first));
+        for (std::size_t i = layers_.size(); i-- > last;) {
+            T* gx = i > last || input_slope_needed ? slopes_[i].data() : nullptr;
+            layers_[i]->backward(values_[i].data(), values_[i + 1].data(), slopes_[i + 1].data(), gx, pass);
+        }
     }
     template <class Work> void for_each_param(Work work) {
         for (auto& layer : layers_)
@@ -82,17 +68,6 @@ public:
     }
 
 private:
-    static constexpr std::size_t kCacheBytes = 1 << 19;
-
-    T* value(std::size_t i, int sample) { return values_[i].data() + sample * sample_size(i); }
-    T* slope(std::size_t i, int sample) { return slopes_[i].data() + sample * sample_size(i); }
-    std::size_t sample_size(std::size_t i) const { return i == 0 ? input_.size() : layers_[i - 1]->out.size(); }
-    Pass part_of(Pass pass, int first) const {
-        pass.first = first;
-        pass.batch = std::min(few_, pass.batch - first);
-        return pass;
-    }
-
     static int padding_of(const std::vector<Description>& layers, std::size_t next) {
         while (next < layers.size() && layers[next].kind == "Flatten") next++;
         return next < layers.size() && layers[next].kind == "Conv" ? layers[next].padding : 0;
@@ -185,8 +160,7 @@ private:
     Map input_, output_;
     std::vector<std::unique_ptr<Layer<T>>> layers_;
     std::vector<Buffer<T>> values_, slopes_;
-    std::size_t leading_ = 0, first_learning_ = 0;
-    int few_ = 1;
+    std::size_t first_learning_ = 0;
 };
 
 }  // namespace feddag

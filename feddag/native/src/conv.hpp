@@ -59,7 +59,6 @@ public:
     void forward(const T* x, T* y, const Pass& pass) override {
         const int windows = int(origin_.size()), all = pass.batch * windows, pixels = int(window_.size());
         const Inner inner{s_.kernel, patch_row_, 1, row_};
-        Index<T>* winner = winner_.data() + std::size_t(pass.first) * windows * out.stored;
         for (int panel = 0; panel < out.stored; panel += width_) {
             const T* weights = packed_.data() + std::size_t(panel) * s_.kernel * patch_row_;
             const T* bias = bias_.data() + panel;
@@ -78,7 +77,7 @@ public:
                     const int sample = (first + i) / windows, w = (first + i) % windows;
                     pool(pixels_.data() + i * pixels * width_, Index<T>(origin_[w]),
                          y + sample * out.size() + target_[w] + panel,
-                         winner + std::size_t(first + i) * out.stored + panel);
+                         winner_.data() + std::size_t(first + i) * out.stored + panel);
                 }
             }
         }
@@ -87,19 +86,20 @@ public:
     void backward(const T* x, const T*, T* gy, T* gx, const Pass& pass) override {
         const int windows = int(origin_.size());
         if (gx) std::memset(static_cast<void*>(gx), 0, pass.batch * in.size() * sizeof(T));
-        const Index<T>* winner = winner_.data() + std::size_t(pass.first) * windows * out.stored;
+        if (pass.sgd)
+            for (auto& p : params) p.gradient.clear();
         for (int first = 0; first < pass.batch; first += samples_) {
             const int count = std::min(samples_, pass.batch - first);
             winners_.clear();
             for (int q = 0; q < count; q++)
                 for (int w = 0; w < windows; w++)
                     winners_.add(gy + (first + q) * out.size() + target_[w],
-                                 winner + (std::size_t(first + q) * windows + w) * out.stored, out.c, q * in.size(),
+                                 winner_.data() + (std::size_t(first + q) * windows + w) * out.stored, out.c, q * in.size(),
                                  origin_[w], window_);
             if (gx) winners_.spread_patches(params[0].value.data(), shift_, gx + first * in.size());
             if (!pass.sgd) continue;
             winners_.deal_out_by_channel();
-            if (s_.bias) add_bias_gradient(gy + first * out.size(), winner + std::size_t(first) * windows * out.stored, count);
+            if (s_.bias) add_bias_gradient(gy + first * out.size(), winner_.data() + std::size_t(first) * windows * out.stored, count);
             winners_.add_patches(x + first * in.size(), shift_, params[0].gradient.data());
         }
         if (pass.sgd) clear_surplus(params[0].gradient.data());

@@ -64,9 +64,9 @@ template <class T> struct Param {
     }
 };
 
-// What is the same for every layer in one pass over a batch, or over `batch` samples of it that begin at `first`.
+// What is the same for every layer in one pass over a batch.
 struct Pass {
-    int batch = 0, first = 0;
+    int batch = 0;
     bool training = false;
     std::uint64_t step = 0;
     Key key{};
@@ -77,13 +77,11 @@ template <class T> class Layer {
 public:
     virtual ~Layer() = default;
     virtual void forward(const T* x, T* y, const Pass& pass) = 0;
-    // From the gradient of y to the gradient of x (unless gx is null); adds that of the parameters (when pass.sgd is
-    // set). gy may be overwritten.
+    // From the gradient of y to the gradient of x (unless gx is null) and of the parameters (when pass.sgd is set).
+    // gy may be overwritten.
     virtual void backward(const T* x, const T* y, T* gy, T* gx, const Pass& pass) = 0;
     // Called whenever the parameters have changed.
     virtual void refresh() {}
-    // Whether the layer must see a batch as a whole rather than a few samples at a time.
-    virtual bool whole_batches() const { return false; }
 
     Map in, out;
     std::vector<Param<T>> params;

@@ -60,13 +60,11 @@ public:
         }
         if (pass.sgd && s_.bias) {
             T* sums = params[1].gradient.data();
+            params[1].gradient.clear();
             for (int q = 0; q < pass.batch; q++)
                 for (int o = 0; o < out.stored; o++) sums[o] += gy[std::size_t(q) * out.stored + o];
         }
     }
-
-    // Weights are read once and changed once for all samples.
-    bool whole_batches() const override { return true; }
 
     using Layer<T>::in;
     using Layer<T>::out;

@@ -47,7 +47,6 @@ public:
     void backward(const T*, const T*, T* gy, T* gx, const Pass& pass) override {
         if (gx) apply(gy, out, gx, in, pass);
     }
-    bool whole_batches() const override { return true; }  // draws are numbered through the batch
     using Layer<T>::in;
     using Layer<T>::out;
 
@@ -86,7 +85,7 @@ public:
                         if (x[i] > x[best]) best = i;
                     }
                 y[o + c] = x[best];
-                winner_[pass.first * out.size() + o + c] = best;
+                winner_[o + c] = best;
             }
         });
     }
@@ -94,7 +93,7 @@ public:
         if (!gx) return;
         std::fill_n(gx, pass.batch * in.size(), T(0));
         for_each_pixel(out, out, pass.batch, [&](int, std::size_t, std::size_t o) {
-            for (int c = 0; c < in.c; c++) gx[winner_[pass.first * out.size() + o + c]] += gy[o + c];
+            for (int c = 0; c < in.c; c++) gx[winner_[o + c]] += gy[o + c];
         });
     }
     using Layer<T>::in;
@@ -164,16 +163,18 @@ public:
                 over_group(q, g, [&](std::size_t i, std::size_t o, int c) {
                     y[o] = (x[i] - mean) * scale * params[0].value[c] + params[1].value[c];
                 });
-                mean_[(pass.first + q) * groups_ + g] = mean;
-                scale_[(pass.first + q) * groups_ + g] = scale;
+                mean_[q * groups_ + g] = mean;
+                scale_[q * groups_ + g] = scale;
             }
     }
     void backward(const T* x, const T*, T* gy, T* gx, const Pass& pass) override {
         const int size = in.c / groups_;
         const T count = T(in.h) * T(in.w) * T(size);
+        if (pass.sgd)
+            for (auto& p : params) p.gradient.clear();
         for (int q = 0; q < pass.batch; q++)
             for (int g = 0; g < groups_; g++) {
-                const T mean = mean_[(pass.first + q) * groups_ + g], scale = scale_[(pass.first + q) * groups_ + g];
+                const T mean = mean_[q * groups_ + g], scale = scale_[q * groups_ + g];
                 T slope = 0, slope_times_x = 0;  // sums over the group of d and d * normalised x, d = gy * weight
                 over_group(q, g, [&](std::size_t i, std::size_t o, int c) {
                     const T normal = (x[i] - mean) * scale, d = gy[o] * params[0].value[c];
