@@ -1,0 +1,45 @@
+"""What the documentation says can be typed: its Python runs, its commands exist, its links lead somewhere."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from feddag.cli import main
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+PYTHON = [
+    pytest.param(block, id=f"{page.name}-{n}") for page in PAGES for n, block in enumerate(blocks(page, "python"))
+]
+COMMANDS = sorted(
+    {re.split(r" {2,}", line)[0] for page in PAGES for block in blocks(page, "") for line in block.splitlines()
+     if line.startswith("feddag ")}
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("block", PYTHON)
+def test_python_in_the_documentation_runs(block: str, in_tmp: Path, capsys) -> None:
+    exec(compile(block, "documentation", "exec"), {"__name__": "documentation"})
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_in_the_documentation_exist(command: str, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", [*command.split(), "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
