@@ -18,10 +18,10 @@ from feddag.data.clients import count_classes
 from feddag.data.datasets import load as load_dataset
 from feddag.errors import FeddagError
 from feddag.experiment import DEFAULT_METHOD, Experiment, parse_setting, read_experiment
-from feddag.history import RunDirectory, write_atomically
+from feddag.history import RunDirectory, free_directory, write_atomically
 from feddag.methods import all_methods
 from feddag.run import run as run_experiment
-from feddag.screen import RESULT_COLUMNS, progress, result_row, say, show_clients, show_table
+from feddag.screen import progress, say, show_clients, show_results, show_table
 
 app = typer.Typer(
     help="Clustered federated learning for clients whose data differ.",
@@ -86,7 +86,7 @@ def run(
         if error.errno != errno.ENOSPC:
             raise
         stop(f"the disk is full; make room and go on with: feddag run --resume {directory}", 1)
-    show_results([finished.result], chosen)
+    show_results(console, [finished.result], chosen)
     say(console, f"run directory: {directory}")
 
 
@@ -120,11 +120,9 @@ def compare(
         raise FeddagError(f"--seeds '{seeds}' is not a comma-separated list of whole numbers") from None
     experiments = [base.with_(method=name, seed=seed) for name in names for seed in numbers]
     try:
-        found = compare_methods(experiments, runs, results if keep else None, [] if fresh else [runs, results], console)
+        found = compare_methods(experiments, runs, results, console, keep, fresh)
     except KeyboardInterrupt:
         stop("stopped; the same command goes on where it was", 130)
-    show_results(found, base)
-    say(console, f"run directories: {runs}/")
     if json_file:
         write_atomically(json_file, json.dumps(found, indent=1) + "\n")
 
@@ -174,30 +172,6 @@ def data_show(
     classes = loaded.classes or tuple(map(str, range(loaded.num_classes)))
     say(console, f"{chosen.dataset}, {chosen.partition}, seed {chosen.seed}")
     show_clients(console, count_classes(loaded, division), groups, classes)
-
-
-def show_results(results: list[dict[str, Any]], experiment: Experiment) -> None:
-    """The closing table: a line a method."""
-    methods = list(dict.fromkeys(result["method"] for result in results))
-    rows = [result_row([result for result in results if result["method"] == method]) for method in methods]
-    seeds = sorted({result["seed"] for result in results})
-    title = (
-        f"{experiment.dataset}, {experiment.partition}, {results[0]['clients']} clients, {experiment.rounds} rounds, "
-        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
-    )
-    show_table(console, title, RESULT_COLUMNS, rows)
-    dropped = [result["method"] for result in results if result["answers_missing"]]
-    if dropped:
-        say(console, f"some answers of clients were missing in: {', '.join(dropped)}; history.jsonl says why")
-
-
-def free_directory(wanted: Path) -> Path:
-    """The wanted directory, or the first of `-2`, `-3`, ... that is free."""
-    number, path = 1, wanted
-    while path.exists():
-        number += 1
-        path = wanted.with_name(f"{wanted.name}-{number}")
-    return path
 
 
 def stop(sentence: str, code: int) -> NoReturn:

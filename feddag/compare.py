@@ -7,21 +7,21 @@ from pathlib import Path
 from rich.console import Console
 
 from feddag.experiment import Experiment
-from feddag.history import Record, write_atomically
+from feddag.history import Record, free_directory, write_atomically
 from feddag.run import run
-from feddag.screen import progress, say
+from feddag.screen import progress, say, show_results
 
 
 def compare_methods(
-    experiments: Sequence[Experiment], runs: Path, keep: Path | None, known: Iterable[Path], console: Console
+    experiments: Sequence[Experiment], runs: Path, results: Path, console: Console, keep: bool, fresh: bool
 ) -> list[Record]:
     """The result of every experiment, run only where no result is known.
 
-    Results are found by key in `known` folders (run directories, and small JSON files). With `keep`, each result is
-    also written there as one small file that can be committed.
+    Results are found by key in `runs` (run directories) and `results` (small JSON files); `fresh` runs everything anew.
+    With `keep`, each result is also written to `results`, to be committed and found again elsewhere.
     """
-    finished = find_results(known)
-    results = []
+    finished = {} if fresh else find_results([runs, results])
+    found, directories = [], []
     for experiment in experiments:
         key = experiment.key()
         title = f"{experiment.method} seed {experiment.seed}"
@@ -30,12 +30,17 @@ def compare_methods(
             say(console, f"{title}: kept result {key}")
         else:
             directory = runs / f"{experiment.title()}-{key[:8]}"
+            directory = free_directory(directory) if fresh else directory
             with progress(console, title, experiment.rounds) as observer:
-                result = run(experiment, directory, resume=True, observer=observer).result
+                result = run(experiment, directory, resume=not fresh, observer=observer).result
+            directories.append(f"run directory of {title}: {directory}")
         if keep:
-            write_atomically(keep / f"{experiment.title()}-{key[:8]}.json", json.dumps(result) + "\n")
-        results.append(result)
-    return results
+            write_atomically(results / f"{experiment.title()}-{key[:8]}.json", json.dumps(result) + "\n")
+        found.append(result)
+    show_results(console, found, experiments[0])
+    for line in directories:
+        say(console, line)
+    return found
 
 
 def find_results(folders: Iterable[Path]) -> dict[str, Record]:

@@ -109,6 +109,15 @@ def _checksum(text: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
     return hasher.hexdigest()
 
 
+def free_directory(wanted: Path) -> Path:
+    """The wanted directory, or the first of `-2`, `-3`, ... that is free."""
+    number, path = 1, wanted
+    while path.exists():
+        number += 1
+        path = wanted.with_name(f"{wanted.name}-{number}")
+    return path
+
+
 class RunDirectory:
     """One run's place on disk."""
 

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from feddag.experiment import Experiment
 from feddag.history import Record
 from feddag.run import Observer
 
@@ -97,6 +98,21 @@ def result_row(results: Sequence[Record]) -> list[str]:
         over_seeds([result["bytes_down"] / result["clients"] / 1e6 for result in results], 2),
         over_seeds([result["seconds"] for result in results], 1),
     ]
+
+
+def show_results(console: Console, results: Sequence[Record], experiment: Experiment) -> None:
+    """The closing table: a line a method."""
+    methods = list(dict.fromkeys(result["method"] for result in results))
+    rows = [result_row([result for result in results if result["method"] == method]) for method in methods]
+    seeds = sorted({result["seed"] for result in results})
+    title = (
+        f"{experiment.dataset}, {experiment.partition}, {results[0]['clients']} clients, {experiment.rounds} rounds, "
+        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+    )
+    show_table(console, title, RESULT_COLUMNS, rows)
+    dropped = [result["method"] for result in results if result["answers_missing"]]
+    if dropped:
+        say(console, f"some answers of clients were missing in: {', '.join(dropped)}; history.jsonl says why")
 
 
 def show_clients(

@@ -150,7 +150,9 @@ def _layer(module: nn.Module, name: str) -> Layer:
             return Flatten()
     if type(module).__name__ == "Dropout" and isinstance(getattr(module, "p", None), float | int):
         return Dropout(float(module.p))  # type: ignore[arg-type]
-    raise NotUnderstood(f"{name or 'the network'} is {' '.join(str(module).split())}, which the native trainer does not know")
+    raise NotUnderstood(
+        f"{name or 'the network'} is {' '.join(str(module).split())}, which the native trainer does not know"
+    )
 
 
 def _plain(conv: nn.Conv2d) -> bool:

@@ -13,7 +13,7 @@
 
 namespace feddag {
 
-constexpr int kChunk = kVectorBytes == 64 ? 12 : 8;  // vectors of a patch held in registers at once
+constexpr int kChunk = kVectorBytes == 64 ? 26 : 8;  // vectors of a patch held in registers at once
 
 // A winner in its channel's list: the patch it won with and its gradient.
 template <class T> struct Win {
