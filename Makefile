@@ -24,7 +24,7 @@ unit: $(READY)
 	$(PYTEST)
 
 # Installs only when the pins, the project's metadata or its native sources change.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt setup.py $(wildcard feddag/native/src/*)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "feddag needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

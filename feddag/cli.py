@@ -12,6 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
+from feddag import native
 from feddag.compare import compare_methods
 from feddag.data import obtain
 from feddag.data.clients import count_classes
@@ -46,6 +47,12 @@ SeedOption = Annotated[int | None, typer.Option(help="everything random follows 
 RunsOption = Annotated[Path, typer.Option(help="folder of run directories")]
 
 
+def say_trainer(experiment: Experiment) -> None:
+    """One line where the fast trainer is missing."""
+    if experiment.trainer == "auto" and not native.available():
+        say(console, f"training with PyTorch: {native.reason()}")
+
+
 def read(file: Path | None, settings: list[str] | None, **flags: Any) -> Experiment:
     """CLI over file over default."""
     overrides = {name: value for name, value in flags.items() if value is not None}
@@ -77,6 +84,7 @@ def run(
     else:
         chosen = read(experiment, settings, **flags)
         directory = out or free_directory(Path("runs") / chosen.title())
+    say_trainer(chosen)
     try:
         with progress(console, chosen.method, chosen.rounds) as observer:
             finished = run_experiment(chosen, directory, resume=resume is not None, observer=observer)
@@ -119,6 +127,7 @@ def compare(
     except ValueError:
         raise FeddagError(f"--seeds '{seeds}' is not a comma-separated list of whole numbers") from None
     experiments = [base.with_(method=name, seed=seed) for name in names for seed in numbers]
+    say_trainer(base)
     try:
         found = compare_methods(experiments, runs, results, console, keep, fresh)
     except KeyboardInterrupt:

@@ -22,21 +22,21 @@ void tile(const T* const* left, Inner inner, const T* right, const T* start, T* 
     constexpr int L = kLanes<T>;
     const T* row[P];
     Vec<T> sum[P][N];
-    for (int p = 0; p < P; p++) {
+    FEDDAG_UNROLL for (int p = 0; p < P; p++) {
         row[p] = left[p];
-        for (int n = 0; n < N; n++) sum[p][n] = load(start + n * L);
+        FEDDAG_UNROLL for (int n = 0; n < N; n++) sum[p][n] = load(start + n * L);
     }
     for (int run = 0; run < inner.runs; run++) {
         std::ptrdiff_t i = run * inner.run_step;
         for (int t = 0; t < inner.length; t++, i += inner.step, right += N * L) {
             Vec<T> r[N];
-            for (int n = 0; n < N; n++) r[n] = load(right + n * L);
-            for (int p = 0; p < P; p++)
-                for (int n = 0; n < N; n++) sum[p][n] += r[n] * row[p][i];
+            FEDDAG_UNROLL for (int n = 0; n < N; n++) r[n] = load(right + n * L);
+            FEDDAG_UNROLL for (int p = 0; p < P; p++)
+                FEDDAG_UNROLL for (int n = 0; n < N; n++) sum[p][n] += r[n] * row[p][i];
         }
     }
-    for (int p = 0; p < P; p++)
-        for (int n = 0; n < N; n++) store(out + p * out_step + n * L, sum[p][n]);
+    FEDDAG_UNROLL for (int p = 0; p < P; p++)
+        FEDDAG_UNROLL for (int n = 0; n < N; n++) store(out + p * out_step + n * L, sum[p][n]);
 }
 
 template <class T> using Tile = void (*)(const T* const*, Inner, const T*, const T*, T*, std::ptrdiff_t);

@@ -13,7 +13,7 @@
 
 namespace feddag {
 
-constexpr int kChunk = kVectorBytes == 64 ? 26 : 8;  // vectors of a patch held in registers at once
+constexpr int kChunk = kVectorBytes == 64 ? 12 : 8;  // vectors of a patch held in registers at once
 
 // A winner in its channel's list: the patch it won with and its gradient.
 template <class T> struct Win {
@@ -26,13 +26,13 @@ template <class T, int V> void add_listed(const T* x, const int* shift, const Wi
     constexpr int L = kLanes<T>, Sets = V <= 6 ? 2 : 1;  // a second set of sums hides latency when there are few
     Vec<T> total[Sets][V] = {};
     std::ptrdiff_t move[V];
-    for (int v = 0; v < V; v++) move[v] = shift[v];
+    FEDDAG_UNROLL for (int v = 0; v < V; v++) move[v] = shift[v];
     for (; win + Sets <= end; win += Sets)
         for (int k = 0; k < Sets; k++)
-            for (int v = 0; v < V; v++) total[k][v] += win[k].gradient * load(x + win[k].patch + move[v]);
+            FEDDAG_UNROLL for (int v = 0; v < V; v++) total[k][v] += win[k].gradient * load(x + win[k].patch + move[v]);
     for (; win < end; win++)
-        for (int v = 0; v < V; v++) total[0][v] += win->gradient * load(x + win->patch + move[v]);
-    for (int v = 0; v < V; v++) {
+        FEDDAG_UNROLL for (int v = 0; v < V; v++) total[0][v] += win->gradient * load(x + win->patch + move[v]);
+    FEDDAG_UNROLL for (int v = 0; v < V; v++) {
         for (int k = 1; k < Sets; k++) total[0][v] += total[k][v];
         store(sum + v * L, load(sum + v * L) + total[0][v]);
     }
@@ -44,12 +44,12 @@ template <class T, int V>
 void spread_listed(const T* weights, std::ptrdiff_t patch, const int* shift, const int* number, const T* value, int count, T* gx) {
     constexpr int L = kLanes<T>;
     Vec<T> total[V];
-    for (int v = 0; v < V; v++) total[v] = load(gx + shift[v]);
+    FEDDAG_UNROLL for (int v = 0; v < V; v++) total[v] = load(gx + shift[v]);
     for (int e = 0; e < count; e++) {
         const T* row = weights + number[e] * patch;
-        for (int v = 0; v < V; v++) total[v] += value[e] * load(row + v * L);
+        FEDDAG_UNROLL for (int v = 0; v < V; v++) total[v] += value[e] * load(row + v * L);
     }
-    for (int v = 0; v < V; v++) store(gx + shift[v], total[v]);
+    FEDDAG_UNROLL for (int v = 0; v < V; v++) store(gx + shift[v], total[v]);
 }
 
 template <class T, int... V> constexpr auto adders(std::integer_sequence<int, V...>) { return std::array{add_listed<T, V + 1>...}; }
