@@ -140,11 +140,11 @@ def compare(
 def fields() -> None:
     """List every field of an experiment: for TOML files, --set and Python alike."""
     rows = list(Experiment.model_fields.items())
-    show_table(console, "every experiment", ("field", "default", "meaning"), [_field_row(*row) for row in rows])
+    show_table(console, "every experiment", ("field", "default", "meaning"), [_field_row(*row) for row in rows], 3)
     for method in all_methods().values():
         if method.Settings.model_fields:
             own = [_field_row(*row) for row in method.Settings.model_fields.items()]
-            show_table(console, f"\nmethod = {method.name}", ("field", "default", "meaning"), own)
+            show_table(console, f"\nmethod = {method.name}", ("field", "default", "meaning"), own, 3)
 
 
 def _field_row(name: str, field: Any) -> tuple[str, str, str]:
@@ -154,8 +154,18 @@ def _field_row(name: str, field: Any) -> tuple[str, str, str]:
 @data_app.command("list")
 def data_list() -> None:
     """What datasets there are, and which are here."""
-    rows = [(item.name, item.content, str(item.path) if item.path else item.how) for item in obtain.available()]
-    show_table(console, "datasets", ("name", "content", "where"), rows)
+    rows = [
+        (item.name, item.content, "here" if item.path else "absent", item.how if not item.path else _near(item.path))
+        for item in obtain.available()
+    ]
+    show_table(console, "datasets", ("name", "content", "", "where, or how to get it"), rows, texts=4)
+
+
+def _near(path: Path) -> str:
+    """A path as a person would write it; data inside an installed package need no path."""
+    if "site-packages" in path.parts:
+        return "inside an installed package"
+    return str(path).replace(str(Path.home()), "~", 1)
 
 
 @data_app.command("get")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
@@ -18,12 +19,14 @@ SHADES = " ·░▒▓█"
 PLAIN_PROGRESS_LINES = 10
 
 
-def show_table(console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table; the first column is text, the others are numbers. Never cut off when piped."""
+def show_table(
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1
+) -> None:
+    """A table whose first `texts` columns are text and whose others are numbers. Never cut off when piped."""
     if console.is_terminal:
-        table = Table(title=title, title_justify="left", header_style="bold")
+        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for number, column in enumerate(columns):
-            table.add_column(column, justify="right" if number else "left")
+            table.add_column(column, justify="left" if number < texts else "right", overflow="fold")
         for row in rows:
             table.add_row(*map(Text, row))
         console.print(table)
@@ -31,7 +34,8 @@ def show_table(console: Console, title: str, columns: Sequence[str], rows: Seque
     widths = [max(len(row[number]) for row in [columns, *rows]) for number in range(len(columns))]
     say(console, title)
     for row in [columns, *rows]:
-        cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+        left = map(str.ljust, row[:texts], widths)
+        cells = [*left, *map(str.rjust, row[texts:], widths[texts:])]
         say(console, "  ".join(cells).rstrip())
 
 
@@ -67,8 +71,8 @@ def progress(console: Console, title: str, rounds: int) -> Iterator[Observer]:
 
 
 RESULT_COLUMNS = (
-    *("method", "accuracy", "worst decile", "fine-tuned", "clusters", "true", "ARI"),
-    *("MB up/client", "MB down/client", "seconds"),
+    *("method", "accuracy", "worst decile", "tuned", "groups", "true", "ARI"),
+    *("MB up", "MB down", "sec"),
 )
 
 
@@ -104,10 +108,10 @@ def show_results(console: Console, results: Sequence[Record], experiment: Experi
     """The closing table: a line a method."""
     methods = list(dict.fromkeys(result["method"] for result in results))
     rows = [result_row([result for result in results if result["method"] == method]) for method in methods]
-    seeds = sorted({result["seed"] for result in results})
+    seeds = ", ".join(map(str, sorted({result["seed"] for result in results})))
     title = (
         f"{experiment.dataset}, {experiment.partition}, {results[0]['clients']} clients, {experiment.rounds} rounds, "
-        f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
+        f"seed {seeds} (MB: per client)"
     )
     show_table(console, title, RESULT_COLUMNS, rows)
     dropped = [result["method"] for result in results if result["answers_missing"]]
