@@ -16,7 +16,7 @@ class Local(Method):
 
     def start(self, federation: Federation) -> None:
         self.weights = federation.initial_weights()
-        self.started: list[ClientId] = []
+        self.started: dict[ClientId, bool] = {}
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
         first = federation.put(self.weights)
@@ -24,7 +24,7 @@ class Local(Method):
             Job(client, Train(Own(MODEL) if client in self.started else first, keep=MODEL, send=False))
             for client in sampled
         )
-        self.started = sorted({*self.started, *(reply.client for reply in replies)})
+        self.started |= {reply.client: True for reply in replies}
 
     def model_of(self, client: ClientId) -> Weights | Own:
         return Own(MODEL) if client in self.started else self.weights
