@@ -1,4 +1,4 @@
-"""feddag run | compare | fields | data: every command is a thin layer over the Python functions."""
+"""feddag run | compare | fields | data | bench: every command is a thin layer over the Python functions."""
 
 import errno
 import gc
@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -33,6 +34,8 @@ app = typer.Typer(
 )
 data_app = typer.Typer(help="What data is available; obtain it; see how clients share it.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
+bench_app = typer.Typer(help="How fast it is on this machine, beside others.", no_args_is_help=True)
+app.add_typer(bench_app, name="bench")
 console = Console(highlight=False)
 
 YARDSTICKS = ("local", "fedavg", "oracle")
@@ -122,11 +125,7 @@ def compare(
     base = read(experiment, settings, dataset=dataset, partition=partition, clients=clients, rounds=rounds)
     default = list(dict.fromkeys([*YARDSTICKS, DEFAULT_METHOD]))
     names = [name.strip() for name in methods.split(",")] if methods else default
-    try:
-        numbers = [int(seed) for seed in seeds.split(",")]
-    except ValueError:
-        raise FeddagError(f"--seeds '{seeds}' is not a comma-separated list of whole numbers") from None
-    experiments = [base.with_(method=name, seed=seed) for name in names for seed in numbers]
+    experiments = [base.with_(method=name, seed=seed) for name in names for seed in whole_numbers("--seeds", seeds)]
     say_trainer(base)
     try:
         found = compare_methods(experiments, runs, results, console, keep, fresh)
@@ -191,6 +190,61 @@ def data_show(
     classes = loaded.classes or tuple(map(str, range(loaded.num_classes)))
     say(console, f"{chosen.dataset}, {chosen.partition}, seed {chosen.seed}")
     show_clients(console, count_classes(loaded, division), groups, classes)
+
+
+JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="also write every number here")]
+
+
+@bench_app.command("train")
+def bench_train(
+    models: Annotated[str, typer.Option(help="comma-separated")] = "M1,lenet5,M2,cnn,mlp",
+    batches: Annotated[str, typer.Option(help="comma-separated batch sizes")] = "10,32,64",
+    repeat: Annotated[int, typer.Option(min=1, help="interleaved repetitions; medians are shown")] = 3,
+    json_file: JsonOption = None,
+) -> None:
+    """Local training: the usual loop, feddag on PyTorch, feddag's native trainer, central training."""
+    from feddag.bench import train
+
+    rows = train.measure(models.split(","), whole_numbers("--batches", batches), repeat)
+    show_bench(
+        "local training, samples per second and ratio to naive", train.COLUMNS, train.table(rows), rows, json_file
+    )
+
+
+@bench_app.command("round")
+def bench_round(json_file: JsonOption = None) -> None:
+    """A whole round beside Flower, pfl and FedLab, where they are installed (FEDDAG_PEER_PYTHON names their Python)."""
+    from feddag.bench import round
+
+    rows = round.measure()
+    show_bench("one federated round", round.COLUMNS, round.table(rows), rows, json_file)
+
+
+@bench_app.command("scale")
+def bench_scale(json_file: JsonOption = None) -> None:
+    """Rounds per second and memory from 100 to 10,000 clients; the share of time outside local training."""
+    from feddag.bench import scale
+
+    rows = scale.measure()
+    show_bench("many clients", scale.COLUMNS, scale.table(rows), rows, json_file)
+
+
+def show_bench(title: str, columns: Sequence[str], table: list[list[str]], rows: Any, json_file: Path | None) -> None:
+    """Print what was measured, and where; keep every number if a file is named."""
+    from feddag.bench.common import machine
+
+    show_table(console, title, columns, table)
+    say(console, ", ".join(f"{name} {value}" for name, value in machine().items()))
+    if json_file:
+        write_atomically(json_file, json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    """A comma-separated list of whole numbers."""
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise FeddagError(f"{option} '{text}' is not a comma-separated list of whole numbers") from None
 
 
 def stop(sentence: str, code: int) -> NoReturn:

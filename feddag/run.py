@@ -19,7 +19,7 @@ import torch
 
 import feddag
 from feddag import native
-from feddag.client.evaluate import Evaluate, balanced_accuracy, mean_loss
+from feddag.client.evaluate import Evaluate, balanced_accuracies, mean_loss
 from feddag.client.train import Train, load_weights
 from feddag.data.clients import lay_out
 from feddag.data.datasets import load as load_dataset
@@ -261,9 +261,9 @@ class _Loop:
 
         with self.federation.uncounted():
             replies = self.federation.ask([Job(client, steps(client)) for client in clients])
-        counts = [reply.results[-1].arrays["counts"] for reply in replies]
-        loss = mean_loss(torch.stack(counts).sum(0))
-        return Accuracy.over([balanced_accuracy(table) for table in counts]), loss if math.isfinite(loss) else None
+        counts = torch.stack([reply.results[-1].arrays["counts"] for reply in replies])
+        loss = mean_loss(counts.sum(0))
+        return Accuracy.over(balanced_accuracies(counts)), loss if math.isfinite(loss) else None
 
     def _checkpoint(self, number: int) -> None:
         traffic = {name: dict(counter) for name, counter in vars(self.federation.traffic).items()}

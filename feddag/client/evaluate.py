@@ -46,14 +46,15 @@ def count_correct_natively(network: native.Network, weights: Weights, x: Tensor,
     return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
 
 
-def balanced_accuracy(counts: Tensor) -> float:
-    """The mean of the class-wise accuracies, over the classes that have samples; nan if none has.
+def balanced_accuracies(counts: Tensor) -> list[float]:
+    """For each table of counts, the mean accuracy over the classes that have samples; nan if none has.
 
-    >>> balanced_accuracy(torch.tensor([[3.0, 4.0, 1.0], [1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]))
-    0.625
+    >>> balanced_accuracies(torch.tensor([[[3.0, 4.0, 1.0], [1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]]))
+    [0.625]
     """
-    held = counts[counts[:, 1] > 0]
-    return float((held[:, 0] / held[:, 1]).mean())
+    correct, samples = counts[:, :, 0], counts[:, :, 1]
+    accuracies: list[float] = (correct / samples).nanmean(dim=1).tolist()  # 0 / 0 is nan: a class that is not held
+    return accuracies
 
 
 def mean_loss(counts: Tensor) -> float:

@@ -42,10 +42,10 @@ class ClientData:
         part = slice(self.offsets[client], self.offsets[client + 1])
         return self.x[part], self.y[part]
 
-    def blocks(self, client: int) -> list[int]:
+    def blocks(self, client: int) -> tuple[int, ...]:
         """The test blocks of one client."""
         start, stop = self.block_list_offsets[client : client + 2]
-        return [int(block) for block in self.block_list[start:stop]]
+        return tuple(self.block_list[start:stop].tolist())
 
     def block(self, number: int) -> tuple[Array, Array]:
         """The samples and labels of one test block."""

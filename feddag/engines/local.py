@@ -173,13 +173,13 @@ class LocalEngine(Engine):
 
     def _score(self, jobs: Sequence[Job]) -> list[Reply]:
         """Score each distinct (weights, block) once, and put every client's counts together from its blocks."""
-        wanted: dict[tuple[ClientId, int], list[Score]] = {}
-        for job in jobs:
-            for number, step in enumerate(job.steps):
-                assert isinstance(step, Evaluate)
-                model = self._sent(job.client, step.model)
-                wanted[job.client, number] = [Score(model, block) for block in self._data.blocks(job.client)]
-        distinct = dict.fromkeys(itertools.chain.from_iterable(wanted.values()))
+        # Most clients share a model and a list of blocks with many others: what they share is looked at once.
+        models = [
+            [self._sent(job.client, step.model) for step in job.steps if isinstance(step, Evaluate)] for job in jobs
+        ]
+        blocks = [self._data.blocks(job.client) for job in jobs]
+        shared = dict.fromkeys((model, held) for sent, held in zip(models, blocks, strict=True) for model in sent)
+        distinct = dict.fromkeys(Score(model, block) for model, held in shared for block in held)
         missing = [score for score in distinct if score not in self._scores]
         for score, table in self._do(missing, [self._data.block_size(score.block) for score in missing]):
             assert isinstance(score, Score)
@@ -188,14 +188,16 @@ class LocalEngine(Engine):
         if jobs:  # remember only what this evaluation used: most models change in every round
             self._scores = {score: self._scores[score] for score in distinct}
         nothing = torch.zeros(int(self._data.num_classes), 3, dtype=torch.float64)
-        counts = {key: sum((self._scores[score] for score in scores), nothing) for key, scores in wanted.items()}
+        counts = {
+            (model, held): sum((self._scores[Score(model, block)] for block in held), nothing) for model, held in shared
+        }
         return [
             Reply(
                 job.client,
-                [Result(arrays={"counts": counts[job.client, number]}) for number in range(len(job.steps))],
+                [Result(arrays={"counts": counts[model, held]}) for model in sent],
                 self._data.size(job.client),
             )
-            for job in jobs
+            for job, sent, held in zip(jobs, models, blocks, strict=True)
         ]
 
     def _sent(self, client: ClientId, source: Ref | Own | None) -> Ref:
@@ -297,7 +299,10 @@ class _Processes:
                 except (EOFError, OSError):
                     self._replace(connection)
                     if attempt == TRIES:
-                        raise RuntimeError(f"a worker died {TRIES} times over the same job; is memory short?") from None
+                        raise RuntimeError(
+                            f"a worker died {TRIES} times over the same job: memory is short, or a script starts runs "
+                            "outside of `if __name__ == '__main__':`"
+                        ) from None
                     waiting.appendleft((work, attempt + 1))
                     continue
                 if isinstance(outcome, str):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from feddag.client.evaluate import balanced_accuracy, count_correct, mean_loss
+from feddag.client.evaluate import balanced_accuracies, count_correct, mean_loss
 
 
 def test_counts_per_class_by_hand() -> None:
@@ -16,5 +16,5 @@ def test_counts_per_class_by_hand() -> None:
     log_sum = [torch.logsumexp(row, 0) for row in x]
     expected = [log_sum[0] - 2 + log_sum[1] - 0, log_sum[2] - 3, torch.tensor(0.0)]
     torch.testing.assert_close(counts[:, 2].float(), torch.stack(expected))
-    assert balanced_accuracy(counts) == 0.75  # class 0: 1 of 2, class 1: 1 of 1, class 2 is not held
+    assert balanced_accuracies(counts[None]) == [0.75]  # class 0: 1 of 2, class 1: 1 of 1, class 2 is not held
     assert abs(mean_loss(counts) - float(sum(expected)) / 3) < 1e-6
