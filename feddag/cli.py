@@ -19,7 +19,7 @@ from feddag.data import obtain
 from feddag.data.clients import count_classes
 from feddag.data.datasets import load as load_dataset
 from feddag.errors import FeddagError
-from feddag.experiment import DEFAULT_METHOD, Experiment, parse_setting, read_experiment
+from feddag.experiment import DEFAULT_METHOD, Experiment, parse_setting, read_experiment, read_experiments
 from feddag.history import RunDirectory, free_directory, write_atomically
 from feddag.methods import all_methods
 from feddag.run import run as run_experiment
@@ -37,7 +37,9 @@ app.add_typer(data_app, name="data")
 bench_app = typer.Typer(help="How fast it is on this machine, beside others.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
 console = Console(highlight=False)
+UsageError: Any = typer.BadParameter.__base__  # typer brings its own click, or uses the installed one
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 YARDSTICKS = ("local", "fedavg", "oracle")
 
 ExperimentFile = Annotated[Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="defaults for every field")]
@@ -56,10 +58,16 @@ def say_trainer(experiment: Experiment) -> None:
         say(console, f"training with PyTorch: {native.reason()}")
 
 
+def given(settings: list[str] | None, **flags: Any) -> dict[str, Any]:
+    """What the command line sets."""
+    return {name: value for name, value in flags.items() if value is not None} | dict(
+        map(parse_setting, settings or [])
+    )
+
+
 def read(file: Path | None, settings: list[str] | None, **flags: Any) -> Experiment:
     """CLI over file over default."""
-    overrides = {name: value for name, value in flags.items() if value is not None}
-    return read_experiment(file, overrides | dict(parse_setting(text) for text in settings or []))
+    return read_experiment(file, given(settings, **flags))
 
 
 @app.command()
@@ -92,9 +100,10 @@ def run(
         with progress(console, chosen.method, chosen.rounds) as observer:
             finished = run_experiment(chosen, directory, resume=resume is not None, observer=observer)
     except KeyboardInterrupt:
-        stop(f"stopped; go on with: feddag run --resume {directory}", 130)
+        begun = RunDirectory(directory).experiment.exists()
+        stop(f"stopped; go on with: feddag run --resume {directory}" if begun else "stopped before it began", 130)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in FULL:
             raise
         stop(f"the disk is full; make room and go on with: feddag run --resume {directory}", 1)
     show_results(console, [finished.result], chosen)
@@ -122,15 +131,25 @@ def compare(
     Finished results are taken from --runs and --results, and unfinished runs go on where they stopped, so a long
     comparison can be stopped, continued, and extended by a method or a seed.
     """
-    base = read(experiment, settings, dataset=dataset, partition=partition, clients=clients, rounds=rounds)
-    default = list(dict.fromkeys([*YARDSTICKS, DEFAULT_METHOD]))
-    names = [name.strip() for name in methods.split(",")] if methods else default
-    experiments = [base.with_(method=name, seed=seed) for name in names for seed in whole_numbers("--seeds", seeds)]
-    say_trainer(base)
+    flags = {"dataset": dataset, "partition": partition, "clients": clients, "rounds": rounds}
+    overrides = given(settings, **flags)
+    names = [name.strip() for name in methods.split(",")] if methods else [*YARDSTICKS, DEFAULT_METHOD]
+    numbers = whole_numbers("--seeds", seeds)
+    experiments = read_experiments(experiment, overrides, list(dict.fromkeys(names)), list(dict.fromkeys(numbers)))
+    if not methods:
+        first = experiments[0]
+        if first.divide(load_dataset(first.dataset)).truth is None:
+            say(console, f"without oracle: partition = '{first.partition}' has no true groups")
+            experiments = [item for item in experiments if not item.method_class.needs_truth]
+    say_trainer(experiments[0])
     try:
         found = compare_methods(experiments, runs, results, console, keep, fresh)
     except KeyboardInterrupt:
         stop("stopped; the same command goes on where it was", 130)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        stop("the disk is full; make room, and the same command goes on where it was", 1)
     if json_file:
         write_atomically(json_file, json.dumps(found, indent=1) + "\n")
 
@@ -260,7 +279,12 @@ def main() -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to stop is as clean as Ctrl-C
     gc.freeze()  # what is imported never becomes garbage: without this, leaving takes a second
     try:
-        app()
-    except FeddagError as error:
-        print(f"feddag: {error}", file=sys.stderr)
+        code = app(standalone_mode=False)
+    except (FeddagError, UsageError) as error:
+        said = error.format_message() if isinstance(error, UsageError) else str(error)
+        print(f"feddag: {said}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        print(f"feddag: '{error.filename}' cannot be used: {error.strerror}", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(code)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from feddag.experiment import Experiment
 from feddag.history import Record, free_directory, write_atomically
-from feddag.run import run
+from feddag.run import prepare, run
 from feddag.screen import progress, say, show_results
 
 
@@ -22,6 +22,9 @@ def compare_methods(
     """
     finished = {} if fresh else find_results([runs, results])
     found, directories = [], []
+    for experiment in {experiment.method: experiment for experiment in experiments}.values():
+        if experiment.key() not in finished:
+            prepare(experiment)  # refuse what cannot be run before anything is
     for experiment in experiments:
         key = experiment.key()
         title = f"{experiment.method} seed {experiment.seed}"

@@ -1,9 +1,10 @@
 """Experiment: one frozen, validated description of one run. Nothing else configures anything."""
 
 import hashlib
+import importlib.util
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from feddag.client.work import LocalSettings
 from feddag.data.datasets import Dataset
-from feddag.data.obtain import KNOWN
+from feddag.data.obtain import KNOWN, find
 from feddag.data.partitions import PARTITIONS, Partition, make_partition, settings_of
 from feddag.errors import FeddagError, nearest
 from feddag.methods import Method, MethodSettings, all_methods, find_method
@@ -88,15 +89,16 @@ class Experiment(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
-        if values.get("partition", "") != "natural":
-            values = {"clients": DEFAULT_CLIENTS} | values
         dataset = values.get("dataset", "digits")
-        if dataset not in KNOWN and isinstance(dataset, str) and Path(dataset).exists():
-            values = values | {"dataset": str(Path(dataset).resolve())}  # found again from any folder
-        return values
+        if isinstance(dataset, str) and _is_own(dataset):
+            values = values | {"dataset": str(Path(dataset).expanduser().resolve())}  # found again from any folder
+        lists = {name: values[name] for name in ("corruptions", "mix") if isinstance(values.get(name), list)}
+        return values | {name: ",".join(map(str, items)) for name, items in lists.items()}
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Experiment":
+        if self.clients is None and self.partition != "natural":
+            object.__setattr__(self, "clients", DEFAULT_CLIENTS)  # filled in, not set: `with_` may choose again
         if self.partition not in PARTITIONS:
             raise FeddagError(
                 f"partition = '{self.partition}' is not a partition; allowed are {', '.join(PARTITIONS)}"
@@ -149,8 +151,13 @@ class Experiment(BaseModel):
         """What this experiment's result is kept under: equal for equal results, whatever the number of workers."""
         identity = {name: value for name, value in self.resolved().items() if name not in NOT_PART_OF_THE_RESULT}
         identity["revision"] = self.method_class.revision
-        if self.dataset not in KNOWN and Path(self.dataset).exists():
+        if _is_own(self.dataset):
             identity["dataset"] = _fingerprint(Path(self.dataset))  # what is in it, not where it lies
+        elif self.dataset in KNOWN and not KNOWN[self.dataset].sha256 and (form := find(self.dataset)) is not None:
+            identity["dataset_form"] = form.name  # unverified: it may be the whole set or a selection
+        for name in (self.method, self.model or ""):
+            if ":" in name:  # code of the user's own has no revision to trust
+                identity[name] = _source_fingerprint(name)
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -178,17 +185,34 @@ class Experiment(BaseModel):
 
 def read_experiment(path: Path | None, overrides: Mapping[str, Any]) -> Experiment:
     """An experiment from a TOML file (or from defaults alone), with some fields set anew."""
+    return Experiment(**{**_read_toml(path), **overrides})
+
+
+def _read_toml(path: Path | None) -> dict[str, Any]:
     if path is None:
-        return Experiment(**overrides)
+        return {}
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise FeddagError(
             f"experiment file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from None
     except tomllib.TOMLDecodeError as error:
         raise FeddagError(f"experiment file '{path}' is not valid TOML: {error}") from None
-    return Experiment(**{**values, **overrides})
+
+
+def read_experiments(
+    path: Path | None, overrides: Mapping[str, Any], methods: Sequence[str], seeds: Sequence[int]
+) -> list[Experiment]:
+    """The same experiment for each method and seed. A field that only some of the methods know is for those."""
+    own = {name: set(find_method(name).Settings.model_fields) for name in methods}
+    values = {**_read_toml(path), **overrides}
+    experiments = []
+    for method in methods:
+        others = set().union(*own.values()) - own[method] - set(Experiment.model_fields)
+        mine = {name: value for name, value in values.items() if name not in others}
+        experiments += [Experiment(**{**mine, "method": method, "seed": seed}) for seed in seeds]
+    return experiments
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -224,12 +248,24 @@ def _choices(error: Any) -> list[str]:
 
 
 def _toml_value(value: Any) -> str:
-    return json.dumps(value) if not isinstance(value, float) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if not isinstance(value, float) else repr(value)
+
+
+def _is_own(dataset: str) -> bool:
+    return dataset not in KNOWN and Path(dataset).expanduser().exists()
 
 
 def _fingerprint(path: Path) -> str:
-    """A file's content, or a folder's names and sizes."""
-    if path.is_file():
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    listing = sorted((str(item.relative_to(path)), item.stat().st_size) for item in path.rglob("*") if item.is_file())
-    return hashlib.sha256(repr(listing).encode()).hexdigest()
+    """The content of a file, or of every file in a folder."""
+    hasher = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(item for item in path.rglob("*") if item.is_file()):
+        hasher.update(b"" if file == path else str(file.relative_to(path)).encode())
+        with file.open("rb") as content:
+            hasher.update(hashlib.file_digest(content, "sha256").digest())
+    return hasher.hexdigest()
+
+
+def _source_fingerprint(name: str) -> str:
+    """The source file that a `module:name` comes from."""
+    spec = importlib.util.find_spec(name.partition(":")[0])
+    return _fingerprint(Path(spec.origin)) if spec and spec.origin else ""

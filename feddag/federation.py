@@ -81,9 +81,19 @@ class Step(ABC):
     def run(self, client: "Client") -> Result:
         """Do it. Sees this client's samples and state, and what the job carries, and nothing else."""
 
-    def refs(self) -> Iterator[Ref]:
-        """Every set of weights that must travel to the client for this step."""
-        return (value for value in vars(self).values() if isinstance(value, Ref))
+    def cargo(self) -> Iterator[Ref | Tensor]:
+        """All that must travel to the client for this step: weights by reference, and arrays of the step's own."""
+        return _cargo(vars(self))
+
+
+def _cargo(item: object) -> Iterator[Ref | Tensor]:
+    if isinstance(item, Ref | Tensor):
+        yield item
+    elif isinstance(item, Mapping):
+        yield from _cargo(list(item.values()))
+    elif isinstance(item, list | tuple):
+        for part in item:
+            yield from _cargo(part)
 
 
 @dataclass(frozen=True)
@@ -99,8 +109,10 @@ class Job:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of weights that travel to the client: each distinct set once."""
-        return sum(ref.nbytes for ref in {ref for step in self.steps for ref in step.refs()})
+        """Bytes that travel to the client: each distinct set of weights once."""
+        cargo = [item for step in self.steps for item in step.cargo()]
+        refs = {item for item in cargo if isinstance(item, Ref)}
+        return sum(ref.nbytes for ref in refs) + sum(item.nbytes for item in cargo if isinstance(item, Tensor))
 
 
 @dataclass
@@ -223,7 +235,9 @@ class Federation:
     def begin_round(self, number: int) -> None:
         """Open a round: its randomness, exchanges and absentees start afresh."""
         self._engine.end_round()
-        self.round, self._exchange, self.missing, self.phase = number, 0, {}, "train"
+        self.round, self._exchange, self.phase = number, 0, "train"
+        if number > 1:  # the first round's record also tells who was missing at the start
+            self.missing = {}
 
     def admit(self, clients: Iterable[ClientId]) -> None:
         """Let clients take part that were held out until now."""
@@ -258,7 +272,7 @@ class Federation:
             else:
                 missing = missing | {reply.client: "answered with a value that is not finite"}
         if self._counting:
-            self._count(jobs, sound)
+            self._count(jobs, answered)
             self.missing |= missing
         return Replies(sound, missing)
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 from torch import Tensor
 
 from feddag.errors import FeddagError
@@ -33,16 +33,10 @@ class DamagedError(Exception):
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file whole or not at all: a reader never sees half of it, a full disk leaves the old one."""
-    with _replacing(path) as temporary:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
@@ -58,19 +52,20 @@ def save_tree(path: Path, tree: Any) -> None:
         if isinstance(item, Tensor | np.ndarray):
             if id(item) not in names:  # one tensor in two places is stored once
                 names[id(item)] = f"{len(names):06d}"
-                arrays[names[id(item)]] = np.ascontiguousarray(item.numpy() if isinstance(item, Tensor) else item)
+                arrays[names[id(item)]] = np.asarray(item.numpy() if isinstance(item, Tensor) else item, order="C")
             return {"$tensor" if isinstance(item, Tensor) else "$array": names[id(item)]}
         if isinstance(item, dict):
             return {"$dict": [[encode(key), encode(value)] for key, value in item.items()]}
         if isinstance(item, list | tuple):
             return {"$list" if isinstance(item, list) else "$tuple": [encode(value) for value in item]}
+        if isinstance(item, np.generic):
+            return item.item()
         if item is None or isinstance(item, bool | int | float | str):
             return item
         raise TypeError(f"a {type(item).__name__} cannot be saved: use tensors, arrays, numbers, text, lists and dicts")
 
     text = json.dumps(encode(tree))
-    with _replacing(path) as temporary:
-        save_file(arrays, temporary, metadata={"tree": text, "sha256": _checksum(text, arrays)})
+    write_atomically(path, save(arrays, metadata={"tree": text, "sha256": _checksum(text, arrays)}))
 
 
 def load_tree(path: Path) -> Any:
@@ -105,7 +100,7 @@ def _checksum(text: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
     hasher = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         hasher.update(f"{name}{arrays[name].shape}{arrays[name].dtype}".encode())
-        hasher.update(np.ascontiguousarray(arrays[name]).tobytes())
+        hasher.update(arrays[name].tobytes())
     return hasher.hexdigest()
 
 
@@ -127,6 +122,7 @@ class RunDirectory:
         self.partition = path / "partition.npz"
         self.history = path / "history.jsonl"
         self.result = path / "result.json"
+        self._needed: dict[Path, set[Path]] = {}  # by checkpoint: the client states it refers to
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -169,7 +165,9 @@ class RunDirectory:
             "states": {client: changed for client, (changed, _) in states.items()},
             "history_bytes": self.history.stat().st_size if self.history.exists() else 0,
         }
-        save_tree(self._checkpoint_path(round), tree)
+        checkpoint = self._checkpoint_path(round)
+        save_tree(checkpoint, tree)
+        self._needed[checkpoint] = {self._state_path(*item) for item in tree["states"].items()}
         self._prune()
 
     def load_checkpoint(self) -> tuple[dict[str, Any], dict[ClientId, tuple[int, Weights]]] | None:
@@ -190,29 +188,33 @@ class RunDirectory:
         return None
 
     def rewind(self, checkpoint: dict[str, Any] | None) -> None:
-        """Forget what was written after this checkpoint (None: everything), before going on from it."""
+        """Forget all but what belongs to this checkpoint (None: everything), before going on from it."""
         if self.history.exists():
             os.truncate(self.history, checkpoint["history_bytes"] if checkpoint else 0)
-        for path in self._checkpoints():
-            if checkpoint is None or path > self._checkpoint_path(checkpoint["round"]):
+        kept = set()
+        if checkpoint is not None:
+            kept = {self._state_path(*item) for item in checkpoint["states"].items()}
+            self._needed = {self._checkpoint_path(checkpoint["round"]): set(kept)}
+            kept |= set(self._needed)
+        for path in [*self._checkpoints(), *self._state_files()]:
+            if path not in kept:
                 path.unlink()
 
     def _prune(self) -> None:
         checkpoints = sorted(self._checkpoints())
         for path in checkpoints[:-KEPT_CHECKPOINTS]:
             path.unlink()
-        if not (self.path / "states").exists():
-            return
-        wanted = set()
-        for path in checkpoints[-KEPT_CHECKPOINTS:]:
-            with contextlib.suppress(DamagedError):
-                wanted |= {self._state_path(*item) for item in load_tree(path)["states"].items()}
-        for path in (self.path / "states").glob("client-*.safetensors"):
-            if path not in wanted:
-                path.unlink()
+        self._needed = {
+            path: states for path, states in self._needed.items() if path in checkpoints[-KEPT_CHECKPOINTS:]
+        }
+        for path in set(self._state_files()).difference(*self._needed.values()):
+            path.unlink()
 
     def _checkpoints(self) -> list[Path]:
         return list((self.path / "checkpoints").glob("round-*.safetensors"))
+
+    def _state_files(self) -> list[Path]:
+        return list((self.path / "states").glob("client-*.safetensors"))
 
     def _checkpoint_path(self, round: int) -> Path:
         return self.path / "checkpoints" / f"round-{round:06d}.safetensors"

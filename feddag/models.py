@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from feddag.errors import FeddagError, nearest
 from feddag.rng import dropout_mask, stream_key
 
 Shape = tuple[int, ...]
+_BUILDING = threading.Lock()  # new layers draw from torch's global generator, which all threads share
 
 
 class Model(nn.Module):
@@ -149,7 +151,17 @@ class ModelSpec:
     num_classes: int
 
     def build(self) -> Model:
-        """The network with weights from torch's global generator."""
+        """The network, to load weights into."""
+        with _BUILDING, torch.random.fork_rng(devices=[]):
+            return self._build()
+
+    def initial_weights(self, seed: int, name: str) -> dict[str, Tensor]:
+        """Random weights that belong to this seed and name."""
+        with _BUILDING, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_key(seed, "initial weights", name) % 2**63)
+            return {key: value.detach().clone() for key, value in self._build().state_dict().items()}
+
+    def _build(self) -> Model:
         if ":" in self.name:
             return Model(*_user_function(self.name)(self.shape, self.num_classes))
         if self.name not in ENCODERS:
@@ -166,12 +178,6 @@ class ModelSpec:
                 f"model = '{self.name}' cannot take samples of shape {size}; allowed is 'mlp' for any shape"
             ) from error
 
-    def initial_weights(self, seed: int, name: str) -> dict[str, Tensor]:
-        """Random weights that belong to this seed and name."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(stream_key(seed, "initial weights", name) % 2**63)
-            return {key: value.detach().clone() for key, value in self.build().state_dict().items()}
-
 
 def _user_function(name: str) -> Callable[[Shape, int], tuple[nn.Module, nn.Module]]:
     module, _, function = name.partition(":")
@@ -179,6 +185,6 @@ def _user_function(name: str) -> Callable[[Shape, int], tuple[nn.Module, nn.Modu
         sys.path.insert(0, str(Path.cwd()))
     try:
         found: Callable[[Shape, int], tuple[nn.Module, nn.Module]] = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
         raise FeddagError(f"model = '{name}' could not be imported: {error}") from error
     return found

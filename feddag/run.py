@@ -22,6 +22,7 @@ from feddag import native
 from feddag.client.evaluate import Evaluate, balanced_accuracies, mean_loss
 from feddag.client.train import Train, load_weights
 from feddag.data.clients import lay_out
+from feddag.data.datasets import Dataset
 from feddag.data.datasets import load as load_dataset
 from feddag.data.partitions import Partition
 from feddag.engines.local import LocalEngine, Workplace
@@ -59,6 +60,8 @@ class Accuracy:
         Accuracy(mean=0.75, std=0.25, worst_decile=0.5, per_client=(0.5, 1.0, None))
         """
         known = np.sort([value for value in per_client if not math.isnan(value)])
+        if not len(known):
+            raise FeddagError("no client has any sample to be scored on")
         worst = known[: math.ceil(len(known) / 10)]
         mean, std, worst_decile = (round(float(v), DECIMALS) for v in (known.mean(), known.std(), worst.mean()))
         scores = tuple(None if math.isnan(value) else round(float(value), DECIMALS) for value in per_client)
@@ -103,10 +106,11 @@ class Run:
 
     def model(self, client: ClientId) -> Model:
         """The network this client ended with, ready to use."""
-        checkpoint = RunDirectory(self.directory).load_checkpoint()
-        if checkpoint is None:
-            raise FeddagError(f"run directory '{self.directory}' has no whole checkpoint to take a model from")
-        tree, states = checkpoint
+        if not 0 <= client < self.result["clients"]:
+            raise FeddagError(f"client = {client} is not one of the {self.result['clients']} clients")
+        tree, states = RunDirectory(self.directory).load_checkpoint() or ({"round": 0}, {})
+        if tree["round"] != self.experiment.rounds:
+            raise FeddagError(f"run directory '{self.directory}' has lost its last checkpoint, and with it the models")
         method = self.experiment.method_class(self.experiment.settings)
         method.load_state_dict(tree["method"])
         source = method.model_of(client)
@@ -147,31 +151,35 @@ def run(
     if not resume and files.path.exists() and any(files.path.iterdir()):
         raise FeddagError(f"run directory '{files.path}' is not empty; give a new one, or go on with --resume")
     result = files.read_result() if resume else None
+    if result is not None and result["key"] != experiment.key():
+        raise FeddagError(f"run directory '{files.path}' holds the result of another experiment")
     if result is None:
-        # Everything that can be refused is refused before the directory is touched.
-        dataset = load_dataset(experiment.dataset)
-        whole = resume and files.partition.exists()
-        partition = Partition.load(files.partition) if whole else experiment.divide(dataset)
-        shape = _channels_first(dataset.x_train.shape[1:])
-        model = ModelSpec(experiment.model or default_model(shape), shape, dataset.num_classes)
-        network = _native_network(experiment, model)
-        if experiment.method_class.needs_truth and partition.truth is None:
-            raise FeddagError(
-                f"method = '{experiment.method}' needs true groups, and partition = '{experiment.partition}' has none"
-            )
+        dataset, partition, place = prepare(experiment)
         data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
         with files.locked():
             write_atomically(files.experiment, experiment.to_toml())
-            if not whole:
-                partition.save(files.partition)
-            place = Workplace(model, experiment.local, experiment.seed, network)
+            partition.save(files.partition)
             engine = LocalEngine(data, place, experiment.workers or _worthwhile_workers(experiment, partition, place))
             try:
-                result = _Loop(experiment, files, partition, place, engine, observer).run_to_end()
+                result = _Loop(experiment, files, partition, place, engine, observer).run_to_end(resume)
             finally:
                 engine.close()
             write_atomically(files.result, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return Run(files.path, experiment, result, keep_alive)
+
+
+def prepare(experiment: Experiment) -> tuple[Dataset, Partition, Workplace]:
+    """Load, divide and build what a run needs. Whatever can be refused is refused here, before any work."""
+    dataset = load_dataset(experiment.dataset)
+    partition = experiment.divide(dataset)
+    shape = _channels_first(dataset.x_train.shape[1:])
+    model = ModelSpec(experiment.model or default_model(shape), shape, dataset.num_classes)
+    network = _native_network(experiment, model)
+    if experiment.method_class.needs_truth and partition.truth is None:
+        raise FeddagError(
+            f"method = '{experiment.method}' needs true groups, and partition = '{experiment.partition}' has none"
+        )
+    return dataset, partition, Workplace(model, experiment.local, experiment.seed, network)
 
 
 class _Loop:
@@ -194,11 +202,12 @@ class _Loop:
             engine, place.model, experiment.seed, experiment.participation, truth, partition.held_out
         )
         self.method = experiment.method_class(experiment.settings)
+        self.key = experiment.key()
         self.began = time.perf_counter()
         self.seconds_before = 0.0  # spent before a resume
 
-    def run_to_end(self) -> Record:
-        done = self._restore()
+    def run_to_end(self, resume: bool) -> Record:
+        done = self._restore() if resume else None
         if done is None:
             self.method.start(self.federation)
             self._checkpoint(0)
@@ -227,7 +236,8 @@ class _Loop:
         return now
 
     def _record(self, number: int, clients: Sequence[ClientId]) -> Record:
-        accuracy, loss = self._evaluate(clients)
+        scores, loss = self._evaluate(clients)
+        accuracy = Accuracy.over(scores)
         traffic = self.federation.traffic
         clusters = self.method.clusters()
         return {
@@ -243,7 +253,7 @@ class _Loop:
             "missing": {str(client): reason for client, reason in self.federation.missing.items()},
         }
 
-    def _evaluate(self, clients: Sequence[ClientId], finetuned: bool = False) -> tuple[Accuracy, float | None]:
+    def _evaluate(self, clients: Sequence[ClientId], finetuned: bool = False) -> tuple[list[float], float | None]:
         """Score each client's model on its test samples, as it is or after the client's own local epochs."""
         refs: dict[int, Ref] = {}  # most clients share a few sets of weights: hash each once
 
@@ -263,11 +273,15 @@ class _Loop:
             replies = self.federation.ask([Job(client, steps(client)) for client in clients])
         counts = torch.stack([reply.results[-1].arrays["counts"] for reply in replies])
         loss = mean_loss(counts.sum(0))
-        return Accuracy.over(balanced_accuracies(counts)), loss if math.isfinite(loss) else None
+        return balanced_accuracies(counts), loss if math.isfinite(loss) else None
+
+    def _finetuned(self, clients: Sequence[ClientId]) -> Accuracy | None:
+        return _block(self._evaluate(clients, finetuned=True)[0]) if self.experiment.finetune else None
 
     def _checkpoint(self, number: int) -> None:
         traffic = {name: dict(counter) for name, counter in vars(self.federation.traffic).items()}
         tree = {
+            "key": self.key,
             "method": self.method.state_dict(),
             "traffic": traffic,
             "model": (self.model.name, self.model.shape, self.model.num_classes),
@@ -281,9 +295,14 @@ class _Loop:
     def _restore(self) -> int | None:
         """Go back to the last whole round; returns its number, None if there is none."""
         tree, states = self.files.load_checkpoint() or (None, {})
-        self.files.rewind(tree)
         if tree is None:
+            self.files.rewind(None)
             return None
+        if tree["key"] != self.key:
+            raise FeddagError(
+                f"run directory '{self.files.path}' belongs to another experiment, or its data have changed"
+            )
+        self.files.rewind(tree)
         self.seconds_before = tree["seconds"]
         self.method.load_state_dict(tree["method"])
         self.engine.restore(states)
@@ -295,18 +314,17 @@ class _Loop:
         tail = history[-max(1, len(history) // 10) :]
         truth = self.partition.truth
         self.federation.begin_round(self.experiment.rounds + 1)
-        accuracies = {
+        blocks: dict[str, Accuracy | None] = {
             "accuracy": _over_rounds(np.mean, tail, clients),
             "accuracy_last": _over_rounds(np.mean, history[-1:], clients),
-            "accuracy_finetuned": self._evaluate(clients, finetuned=True)[0] if self.experiment.finetune else None,
+            "accuracy_finetuned": self._finetuned(clients),
             "accuracy_best": _over_rounds(np.max, history, clients),
         }
         if unseen := self.partition.held_out:
             self.federation.admit(unseen)
             self.method.join(self.federation, unseen)
-            accuracies["accuracy_unseen"] = self._evaluate(unseen)[0]
-            if self.experiment.finetune:
-                accuracies["accuracy_unseen_finetuned"] = self._evaluate(unseen, finetuned=True)[0]
+            blocks["accuracy_unseen"] = _block(self._evaluate(unseen)[0])
+            blocks["accuracy_unseen_finetuned"] = self._finetuned(unseen)
         clusters = self.method.clusters()
         traffic = self.federation.traffic
         agreement = None
@@ -317,12 +335,13 @@ class _Loop:
             agreement = round(float(adjusted_rand_score(*zip(*pairs, strict=True))), DECIMALS)
         return {
             "schema": SCHEMA,
-            "key": self.experiment.key(),
+            "key": self.key,
             **{name: getattr(self.experiment, name) for name in ("method", "dataset", "partition", "seed", "rounds")},
             "model": self.model.name,
             "clients": len(self.partition.train),
+            "participants": list(clients),
             "held_out": list(self.partition.held_out),
-            **{name: block.as_dict() if block else None for name, block in accuracies.items()},
+            **{name: block.as_dict() if block else None for name, block in blocks.items()},
             "clusters": None if clusters is None else [clusters[client] for client in sorted(clusters)],
             "truth": None if truth is None else list(truth),
             "ari": agreement,
@@ -355,7 +374,12 @@ def _worthwhile_workers(experiment: Experiment, partition: Partition, place: Wor
     samples = by_steps or local.epochs * sum(map(len, partition.train))
     parameters = sum(weights.numel() for weights in place.model.build().state_dict().values())
     work = experiment.rounds * experiment.participation * samples * parameters
-    return (os.cpu_count() or 1) if work > SMALL_RUN or place.network is not None else 1
+    return len(os.sched_getaffinity(0)) if work > SMALL_RUN or place.network is not None else 1
+
+
+def _block(scores: Sequence[float]) -> Accuracy | None:
+    """The summary of scores; None where nobody could be scored."""
+    return None if all(map(math.isnan, scores)) else Accuracy.over(scores)
 
 
 def _scores(record: Record, clients: Sequence[ClientId]) -> list[float]:

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +84,7 @@ def result_row(results: Sequence[Record]) -> list[str]:
         known = [value for value in values if value is not None]
         if not known:
             return "-"
-        spread = f" ± {np.std(known):.{digits}f}" if len(known) > 1 else ""
+        spread = f" ± {np.std(known, ddof=1):.{digits}f}" if len(known) > 1 and digits == 3 else ""
         return f"{np.mean(known):.{digits}f}{spread}"
 
     def groups(name: str) -> str:
@@ -109,10 +110,8 @@ def show_results(console: Console, results: Sequence[Record], experiment: Experi
     methods = list(dict.fromkeys(result["method"] for result in results))
     rows = [result_row([result for result in results if result["method"] == method]) for method in methods]
     seeds = ", ".join(map(str, sorted({result["seed"] for result in results})))
-    title = (
-        f"{experiment.dataset}, {experiment.partition}, {results[0]['clients']} clients, {experiment.rounds} rounds, "
-        f"seed {seeds} (MB: per client)"
-    )
+    what = f"{Path(experiment.dataset).name}, {experiment.partition}, {results[0]['clients']} clients"
+    title = f"{what}, {experiment.rounds} rounds, seed {seeds} (MB: per client)"
     show_table(console, title, RESULT_COLUMNS, rows)
     dropped = [result["method"] for result in results if result["answers_missing"]]
     if dropped:

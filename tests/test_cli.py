@@ -69,6 +69,12 @@ def test_a_run_says_what_it_did_and_where(tmp_path: Path) -> None:
         (["run", "--clients", "3", "--set", "groups=4"], "groups = 4"),
         (["compare", "--methods", "fedavg,oracel"], "did you mean 'oracle'"),
         (["compare", "--seeds", "0;1"], "--seeds '0;1'"),
+        (["compare", "--methods", "fedavg,oracle", "--partition", "dirichlet"], "'oracle' needs true groups"),
+        (["run", "--rounds", "many"], "'--rounds'"),
+        (["run", "--speed", "9"], "--speed"),
+        (["runn"], "runn"),
+        (["run", "--method", ".a:X"], "could not be imported"),
+        (["run", "--out", "/dev/null/x", "--rounds", "1"], "cannot be used"),
         (["data", "get", "cifar"], "did you mean 'cifar10'"),
         (["data", "show", "--partition", "pares"], "did you mean 'pairs'"),
     ],
@@ -134,29 +140,32 @@ def test_ctrl_c_ends_cleanly_within_two_seconds_and_says_how_to_resume(tmp_path:
 
 
 def test_a_full_disk_is_one_sentence_and_the_run_goes_on_later(tmp_path: Path) -> None:
-    limited = f"""
-import resource, signal
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from pathlib import Path
-import feddag.history, errno
-original = feddag.history.save_file
-def full(tensors, path, metadata):
-    if "round-000003" in str(path):
-        Path(path).write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-    original(tensors, path, metadata)
-feddag.history.save_file = full
-from feddag.cli import main
-import sys
-sys.argv = ["feddag", "run", "--rounds", "5", "--out", "r", *{QUICK!r}]
-main()
-"""
-    done = subprocess.run([sys.executable, "-c", limited], cwd=tmp_path, capture_output=True, text=True)
+    """The system refuses to let any file grow beyond 20 kB, as a full disk would: a checkpoint is larger."""
+    program = (
+        "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from feddag.cli import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); main()"
+    )
+    limited = [sys.executable, "-c", program]
+    arguments = ["run", "--rounds", "5", *QUICK]
+    done = subprocess.run([*limited, *arguments, "--out", "r"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr == "feddag: the disk is full; make room and go on with: feddag run --resume r\n"
+    assert not list((tmp_path / "r").rglob("*.tmp"))
     assert feddag("run", "--resume", "r", cwd=tmp_path).returncode == 0
-    assert feddag("run", "--rounds", "5", "--out", "whole", *QUICK, cwd=tmp_path).returncode == 0
+    assert feddag(*arguments, "--out", "whole", cwd=tmp_path).returncode == 0
     assert outcome(tmp_path / "r") == outcome(tmp_path / "whole")
+
+
+def test_a_plain_script_may_use_worker_processes(tmp_path: Path) -> None:
+    """No `if __name__ == "__main__"` is needed: workers do not import the user's script."""
+    (tmp_path / "script.py").write_text(
+        "import feddag\n"
+        "e = feddag.Experiment(clients=6, groups=3, rounds=1, epochs=1, trainer='torch', workers=2)\n"
+        "print(feddag.run(e).accuracy.mean)\n"
+    )
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1
 
 
 def test_compare_keeps_and_reuses_results(tmp_path: Path) -> None:
@@ -172,8 +181,27 @@ def test_compare_keeps_and_reuses_results(tmp_path: Path) -> None:
     assert second.stdout.count("kept result") == 2  # extended by a method: only that one is run
     assert re.search(r"^oracle +0\.\d{3} ± 0\.\d{3}", second.stdout, re.MULTILINE)
     results = json.loads((tmp_path / "all.json").read_text())
+    assert [result["method"] for result in results] == ["fedavg", "fedavg", "oracle", "oracle"]
     checksums = {(result["seed"], result["partition_checksum"]) for result in results}
     assert len(results) == 4 and len(checksums) == 2  # every method on the identical partition
+
+
+def test_compare_knows_the_fields_and_the_source_of_a_method_of_your_own(tmp_path: Path) -> None:
+    source = (
+        "from feddag import MethodSettings\n"
+        "from feddag.methods.fedavg import FedAvg\n"
+        "class Mine(FedAvg):\n"
+        "    name = 'mine'\n"
+        "    class Settings(MethodSettings):\n"
+        "        spice: float = 1.0\n"
+    )
+    (tmp_path / "mine.py").write_text(source)
+    arguments = ["compare", "--methods", "fedavg,mine:Mine", "--set", "spice=2", "--rounds", "1", *QUICK]
+    first = feddag(*arguments, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert feddag(*arguments, cwd=tmp_path).stdout.count("kept result") == 2
+    (tmp_path / "mine.py").write_text(source + "# changed\n")
+    assert feddag(*arguments, cwd=tmp_path).stdout.count("kept result") == 1
 
 
 def test_the_picture_of_the_clients(tmp_path: Path) -> None:

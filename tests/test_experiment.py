@@ -71,6 +71,19 @@ def test_the_key_ignores_workers_and_nothing_else() -> None:
         assert Experiment(**changed).key() != key, changed
 
 
+def test_a_filled_in_number_of_clients_may_be_chosen_again() -> None:
+    assert Experiment(rounds=2).with_(partition="natural").clients is None
+    assert Experiment(rounds=2, clients=7).with_(partition="natural").clients == 7
+
+
+def test_text_of_any_script_survives_toml(in_tmp: Path) -> None:
+    np.savez(in_tmp / "données-🙂.npz", x=np.zeros((4, 2)), y=np.arange(4))
+    experiment = Experiment(dataset="données-🙂.npz", corruptions=["fog", "invert"])
+    (in_tmp / "e.toml").write_text(experiment.to_toml())
+    assert read_experiment(in_tmp / "e.toml", {}).dataset == experiment.dataset
+    assert experiment.corruptions == "fog,invert"
+
+
 def test_own_data_is_known_by_its_content(in_tmp: Path) -> None:
     for name in ("a.npz", "b.npz"):
         np.savez(in_tmp / name, x=np.zeros((4, 2)), y=np.arange(4))

@@ -35,13 +35,16 @@ def test_a_tree_comes_back_as_it_was(tree, tmp_path_factory) -> None:
 
 def test_tensors_and_arrays_come_back_and_shared_ones_stay_shared(tmp_path: Path) -> None:
     shared = torch.arange(6.0).reshape(2, 3)
-    tree = {3: {"w": shared}, "again": [shared, shared.t()], "labels": np.array([1, 2]), "empty": torch.zeros(0)}
+    tree = {3: {"w": shared}, "again": [shared, shared.t()], "labels": np.array([1, 2])}
+    tree |= {"empty": torch.zeros(0), "counter": torch.tensor(3), "numpy": np.int64(4)}
     save_tree(tmp_path / "t.safetensors", tree)
     back = load_tree(tmp_path / "t.safetensors")
     assert torch.equal(back[3]["w"], shared) and back["again"][0] is back[3]["w"]
     assert torch.equal(back["again"][1], shared.t())
     assert isinstance(back["labels"], np.ndarray) and back["labels"].tolist() == [1, 2]
     assert back["empty"].shape == (0,)
+    assert back["counter"].shape == () and back["counter"] == 3  # a layer's counter of batches
+    assert back["numpy"] == 4
 
 
 def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
@@ -98,6 +101,9 @@ def test_the_newest_whole_checkpoint_is_used_and_older_ones_are_pruned(tmp_path:
     files.rewind(tree)
     assert [record["round"] for record in files.read_history()] == [1, 2, 3, 4]
     assert not newest.exists()
+
+    # the state of round 5 belonged to nothing any more: a resumed run writes it anew
+    assert not (tmp_path / "states" / "client-000001-round-000005.safetensors").exists()
 
     (tmp_path / "states" / "client-000001-round-000003.safetensors").write_bytes(b"")
     assert files.load_checkpoint() is None

@@ -101,6 +101,34 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     assert feddag.run(experiment, tmp_path / "r", resume=True).result == first
 
 
+def test_a_run_goes_on_only_with_its_own_experiment(tmp_path: Path) -> None:
+    experiment = feddag.Experiment(**QUICK)
+    with pytest.raises(StopError):
+        feddag.run(experiment, tmp_path / "r", observer=stop_after(1))
+    before = {path: path.read_bytes() for path in (tmp_path / "r").rglob("*.safetensors")}
+    with pytest.raises(FeddagError, match="another experiment"):
+        feddag.run(experiment.with_(lr=0.5), tmp_path / "r", resume=True)
+    assert {path: path.read_bytes() for path in (tmp_path / "r").rglob("*.safetensors")} == before
+    assert feddag.run(experiment, tmp_path / "r", resume=True).experiment == experiment
+    with pytest.raises(FeddagError, match="another experiment"):
+        feddag.run(experiment.with_(lr=0.5), tmp_path / "r", resume=True)
+
+
+def test_a_damaged_client_state_is_written_anew(tmp_path: Path) -> None:
+    experiment = feddag.Experiment(method="local", **QUICK)
+    with pytest.raises(StopError):
+        feddag.run(experiment, tmp_path / "r", observer=stop_after(3))
+    for path in (tmp_path / "r/states").glob("*-round-000003*"):
+        path.write_bytes(path.read_bytes()[:50])
+    resumed = feddag.run(experiment, tmp_path / "r", resume=True)
+    whole = feddag.run(experiment, tmp_path / "whole")
+    for client in range(6):
+        one, other = resumed.model(client).state_dict(), whole.model(client).state_dict()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    with pytest.raises(FeddagError, match="not one of the 6 clients"):
+        whole.model(6)
+
+
 def test_a_directory_with_something_in_it_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(FeddagError, match="is not empty"):

@@ -1,12 +1,13 @@
 """Clients on this machine: many jobs at once on all cores, the same bytes for any number of workers."""
 
 import contextlib
+import fcntl
 import io
 import itertools
 import multiprocessing
-import os
 import shutil
 import signal
+import sys
 import tempfile
 import threading
 import traceback
@@ -31,6 +32,7 @@ from feddag.models import ModelSpec
 from feddag.native import Network
 
 TRIES = 3  # how often a job is run whose worker dies
+SHARED_FOLDER = "feddag-shared-memory-"
 REMEMBERED = 8  # sets of weights a worker keeps at hand
 
 
@@ -263,7 +265,9 @@ class _Processes:
 
     def __init__(self, data: ClientData, place: Workplace, workers: int) -> None:
         _sweep_abandoned()
-        self._folder = Path(tempfile.mkdtemp(prefix=f"feddag-{os.getpid()}-"))
+        self._folder = Path(tempfile.mkdtemp(prefix=SHARED_FOLDER))
+        self._lock = (self._folder / "lock").open("w")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # ends with this process, however that ends
         data.write(self._folder)
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self._context: Any = multiprocessing.get_context(method)
@@ -275,8 +279,9 @@ class _Processes:
             self._hire()
 
     def put(self, ref: Ref, weights: Weights) -> None:
-        path = self._weights_file(ref.digest)
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path)
+        path = self._folder / f"{ref.digest}.safetensors"
+        if not path.exists():
+            save_file({name: tensor.contiguous() for name, tensor in weights.items()}, path)
 
     def forget_weights(self) -> None:
         for path in self._folder.glob("*.safetensors"):
@@ -299,10 +304,7 @@ class _Processes:
                 except (EOFError, OSError):
                     self._replace(connection)
                     if attempt == TRIES:
-                        raise RuntimeError(
-                            f"a worker died {TRIES} times over the same job: memory is short, or a script starts runs "
-                            "outside of `if __name__ == '__main__':`"
-                        ) from None
+                        raise RuntimeError(f"a worker died {TRIES} times over the same job; is memory short?") from None
                     waiting.appendleft((work, attempt + 1))
                     continue
                 if isinstance(outcome, str):
@@ -315,12 +317,14 @@ class _Processes:
             process.kill()
         for process in self._processes.values():
             process.join()
+        self._lock.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _hire(self) -> None:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work_on, args=(theirs, self._folder, self._place), daemon=True)
-        process.start()
+        with _main_not_imported():
+            process.start()
         theirs.close()
         self._processes[ours] = process
 
@@ -330,9 +334,6 @@ class _Processes:
         process.kill()
         process.join()
         self._hire()
-
-    def _weights_file(self, digest: str) -> Path:
-        return self._folder / f"{digest}.safetensors"
 
 
 def _work_on(connection: Any, folder: Path, place: Workplace) -> None:
@@ -351,9 +352,9 @@ def _work_on(connection: Any, folder: Path, place: Workplace) -> None:
     worker = Worker(ClientData.map_from(folder), place, fetch)
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
         while True:
-            work = connection.recv()
+            packed = connection.recv_bytes()
             try:
-                outcome: Done | Tensor | str = worker.do(work)
+                outcome: Done | Tensor | str = worker.do(ForkingPickler.loads(packed))
             except Exception:
                 outcome = traceback.format_exc()
             _send(connection, outcome)
@@ -372,19 +373,22 @@ def _send(connection: Any, item: Any) -> None:
     connection.send_bytes(buffer.getbuffer())
 
 
-def _sweep_abandoned() -> None:
-    """Remove the folders of runs that were killed before they could."""
-    for folder in Path(tempfile.gettempdir()).glob("feddag-*-*"):
-        pid = folder.name.split("-")[1]
-        if pid.isdigit() and not _alive(int(pid)):
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _alive(pid: int) -> bool:
+@contextlib.contextmanager
+def _main_not_imported() -> Iterator[None]:
+    """Workers need nothing from the user's script; importing it there would start the script's runs again."""
+    main = sys.modules["__main__"]
+    before: dict[str, Any] = {name: vars(main)[name] for name in ("__file__", "__spec__") if name in vars(main)}
+    vars(main).pop("__file__", None)
+    vars(main)["__spec__"] = None
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+        yield
+    finally:
+        vars(main).update(before)
+
+
+def _sweep_abandoned() -> None:
+    """Remove the folders of runs that were killed before they could: those with a lock that nobody holds."""
+    for lock in Path(tempfile.gettempdir()).glob(f"{SHARED_FOLDER}*/lock"):
+        with contextlib.suppress(OSError), lock.open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)

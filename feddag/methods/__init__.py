@@ -4,6 +4,7 @@ A method of your own is named `module:Class` and needs no change in this package
 """
 
 import importlib
+import inspect
 import pkgutil
 import sys
 from functools import cache
@@ -39,10 +40,13 @@ def find_method(name: str) -> type[Method]:
             sys.path.insert(0, str(Path.cwd()))
         try:
             found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
             raise FeddagError(f"method = '{name}' could not be imported: {error}") from error
         if not (isinstance(found, type) and issubclass(found, Method)):
             raise FeddagError(f"method = '{name}' is not a subclass of feddag.Method")
+        if inspect.isabstract(found):
+            missing = ", ".join(sorted(found.__abstractmethods__))
+            raise FeddagError(f"method = '{name}' cannot be used: it does not define {missing}")
         return found
     methods = all_methods()
     if name not in methods:

@@ -12,7 +12,7 @@ from feddag.federation import ClientId, Federation, Own, Weights
 class MethodSettings(BaseModel):
     """A method's own fields of the experiment; a method with any subclasses this inside its class."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Method(ABC):

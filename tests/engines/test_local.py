@@ -12,8 +12,8 @@ import torch
 from feddag.client.evaluate import Evaluate, balanced_accuracies
 from feddag.client.train import Train
 from feddag.client.work import Client
-from feddag.engines.local import LocalEngine
-from feddag.federation import Federation, Job, Own, Result, Step, digest
+from feddag.engines.local import SHARED_FOLDER, LocalEngine
+from feddag.federation import Federation, Job, Own, Ref, Result, Step, digest
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,35 @@ def test_closing_leaves_no_process_and_no_folder(small_data, place) -> None:
     assert not any(process.is_alive() for process in processes)
 
 
+def test_only_abandoned_folders_of_our_own_are_swept(small_data, place, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    foreign, abandoned = tmp_path / f"{SHARED_FOLDER}notes", tmp_path / f"{SHARED_FOLDER}old"
+    for folder in (foreign, abandoned):
+        folder.mkdir()
+    (abandoned / "lock").touch()
+    first = LocalEngine(small_data, place, workers=2)
+    assert foreign.exists() and not abandoned.exists()
+    second = LocalEngine(small_data, place, workers=2)
+    assert first._crew._folder.exists()  # in use
+    first.close()
+    second.close()
+    assert [path.name for path in tmp_path.iterdir()] == [foreign.name]
+
+
+@dataclass(frozen=True)
+class Choose(Step):
+    models: tuple[Ref, ...]
+    directions: dict[str, torch.Tensor]
+
+    def run(self, client: Client) -> Result:
+        return Result()
+
+
+def test_everything_a_step_carries_is_counted() -> None:
+    one, two = Ref("a", 100), Ref("b", 10)
+    assert Job(0, [Choose((one, two), {"d": torch.zeros(3)}), Choose((one,), {})]).nbytes == 100 + 10 + 12
+
+
 def test_traffic_is_counted_exactly(small_data, place) -> None:
     engine = LocalEngine(small_data, place, workers=1)
     federation = federation_of(engine, place)
@@ -161,6 +190,7 @@ def test_a_model_that_is_no_longer_finite_is_missing(small_data, place) -> None:
     good = federation.put(federation.initial_weights())
     replies = federation.ask([Job(0, Train(federation.put(broken))), Job(1, Train(good))])
     assert [reply.client for reply in replies] == [1]
+    assert federation.traffic.samples["train"] == 2 * (10 + 15)  # its work was done and sent all the same
     assert replies.missing == federation.missing == {0: "answered with a value that is not finite"}
     engine.close()
 

@@ -35,7 +35,7 @@ def build(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 class Dropout(nn.Module):
-    """Dropout with the shared masks; `count` numbers the layers of a network in order."""
+    """Dropout with the shared masks; `layer` is its number among the dropouts of its network."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -213,6 +213,27 @@ def test_fifty_steps_agree_with_torch_in_double(seed: int) -> None:
         np.testing.assert_allclose(trained[name], expected, rtol=1e-9, atol=tolerance, err_msg=name)
 
 
+@pytest.mark.parametrize("two", [False, True], ids=["one encoder", "two encoders"])
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_wide_layers_agree_with_torch_in_double(clip: float | None, two: bool) -> None:
+    """Widths and images of a power of two, several panels and blocks wide, and more classes than a vector has lanes."""
+    torch.manual_seed(2)
+    encoder = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten())
+    head = nn.Sequential(nn.Linear(1024 if two else 512, 512), nn.ReLU(), Dropout(0.5), nn.Linear(512, 40))
+    model = Dual(encoder, copy.deepcopy(encoder), head).double() if two else Single(encoder, head).double()
+    x = torch.randn(40, 3, 8, 8, dtype=torch.float64)
+    network = native.describe(model, (3, 8, 8))
+    assert network is not None
+    order = np.concatenate([np.random.default_rng(i).permutation(40) for i in range(2)])
+    batches = np.array([33, 7, 16, 24])
+    data = native.samples(x), np.arange(40), order, batches
+    job = Job(network, weights_of(model), *data, lr=0.05, momentum=0.9, clip=clip, dropout_key=5)
+    trained, losses = native.train(job)
+    np.testing.assert_allclose(losses, torch_train(model, x, job), rtol=1e-10)
+    for name, expected in weights_of(model).items():
+        np.testing.assert_allclose(trained[name], expected, rtol=1e-9, atol=1e-11, err_msg=name)
+
+
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=30, deadline=None)
 def test_one_step_agrees_with_torch_in_single_precision(seed: int) -> None:
@@ -324,7 +345,7 @@ def test_one_step_by_hand() -> None:
     assert trained["head.bias"].tolist() == [-0.25, 0.25]
 
 
-def test_a_frozen_part_drops_nothing_and_an_idle_schedule_changes_nothing() -> None:
+def test_an_empty_schedule_changes_nothing() -> None:
     _, _, job = random_case(3, torch.float32, steps=1)
     empty = np.empty(0, np.int64)
     trained, losses = native.train(replace(job, order=empty, batch_sizes=empty))
@@ -368,6 +389,14 @@ HOSTILE = {
         "kernel of a layer",
     ),
     "huge width": ({"network": Network((Flatten(),), (Linear("h", 36, 2**24),))}, "2^2"),
+    "huge batch": (
+        {
+            "network": Network((Flatten(),), (Linear("h", 36, 4096),)),
+            "order": np.zeros(2**20, np.int64),
+            "batch_sizes": np.array([2**20]),
+        },
+        "batch of 1048576",
+    ),
     "zero stride": ({"network": Network((MaxPool(2, 0), Flatten()), (Linear("h", 9, 3),))}, "stride of a layer"),
     "no flatten": ({"network": Network((Conv("c", 1, 2, 3),), (Linear("h", 8, 3),))}, "Flatten"),
     "weights missing": ({"weights": {}}, "weights has no 'c.weight'"),

@@ -23,9 +23,10 @@ public:
     bool trainable = false;
 
     // `input` is one sample as the caller stores it; `dropouts` counts dropout layers over all chains of a network.
-    Chain(const std::string& part, const std::vector<Description>& layers, Map input, int batch, int& dropouts) : part_(part) {
+    Chain(const std::string& part, const std::vector<Description>& layers, Map input, int batch, int& dropouts)
+        : part_(part), batch_(batch) {
         input.pad = padding_of(layers, 0);
-        Map now = input_ = input;
+        Map now = input_ = checked({"Input", {}}, input);
         for (std::size_t i = 0; i < layers.size();) i += add(layers, i, now, batch, dropouts);
         output_ = now;
         values_.emplace_back(batch * input_.size());
@@ -51,7 +52,8 @@ public:
     }
     void forward(Pass pass) {
         pass.training = pass.training && trainable;  // a frozen part drops nothing
-        for (std::size_t i = 0; i < layers_.size(); i++) layers_[i]->forward(values_[i].data(), values_[i + 1].data(), pass);
+        for (std::size_t i = 0; i < layers_.size(); i++)
+            layers_[i]->forward(values_[i].data(), values_[i + 1].data(), pass);
     }
     void backward(Pass pass, const Optimizer& sgd, bool input_slope_needed) {
         pass.training = pass.training && trainable;
@@ -73,18 +75,22 @@ private:
         return next < layers.size() && layers[next].kind == "Conv" ? layers[next].padding : 0;
     }
     [[noreturn]] void refuse(const Description& layer, const std::string& why) const {
-        throw std::invalid_argument(part_ + ": layer " + layer.kind + (layer.name.empty() ? "" : " '" + layer.name + "'") + " " + why + ".");
+        throw std::invalid_argument(part_ + ": layer " + layer.kind +
+                                    (layer.name.empty() ? "" : " '" + layer.name + "'") + " " + why + ".");
     }
     static std::string text(const Map& m) {
         return m.flat ? std::to_string(m.elements()) + " values"
                       : std::to_string(m.c) + " channels of " + std::to_string(m.h) + " x " + std::to_string(m.w);
     }
     int windows(const Description& layer, int size, int kernel, int stride, const Map& now) const {
-        if (kernel > size) refuse(layer, "has a window of " + std::to_string(kernel) + " but its input is " + text(now));
+        if (kernel > size)
+            refuse(layer, "has a window of " + std::to_string(kernel) + " but its input is " + text(now));
         return (size - kernel) / stride + 1;
     }
+    // Counts and offsets of a whole batch stay within 32 bits.
     Map checked(const Description& layer, Map m) const {
-        if (double(m.h + 2 * m.pad) * m.width() * m.stored > 1 << 28) refuse(layer, "makes a sample of more than 2^28 values");
+        if (double(m.h + 2 * m.pad) * m.width() * (m.stored + 16) * batch_ >= 2147483648.0)
+            refuse(layer, "makes 2^31 values or more of a batch of " + std::to_string(batch_) + " samples");
         return m;
     }
 
@@ -98,7 +104,8 @@ private:
         }
         if (d.kind == "Conv") return add_conv(layers, i, now, batch);
         if (d.kind == "Linear") {
-            if (!now.flat || d.in != now.elements()) refuse(d, "takes " + std::to_string(d.in) + " values but its input is " + text(now));
+            if (!now.flat || d.in != now.elements())
+                refuse(d, "takes " + std::to_string(d.in) + " values but its input is " + text(now));
             if (double(d.in) * (d.out + 2 * L) > 1 << 27) refuse(d, "has more than 2^27 weights");
             LinearShape shape{d.name, d.in, d.out, d.bias};
             shape.relu = i + 1 < layers.size() && layers[i + 1].kind == "ReLU";
@@ -115,39 +122,62 @@ private:
             out.w = windows(d, now.w, d.kernel, d.stride, now);
         }
         checked(d, out);
-        if (d.kind == "ReLU") layers_.push_back(std::make_unique<ReLU<T>>(now, out));
-        else if (d.kind == "Dropout") layers_.push_back(std::make_unique<Dropout<T>>(d.p, dropouts++, now, out, batch));
-        else if (d.kind == "MaxPool") layers_.push_back(std::make_unique<MaxPool<T>>(d.kernel, d.stride, now, out, batch));
-        else if (d.kind == "AvgPool") layers_.push_back(std::make_unique<AvgPool<T>>(d.kernel, d.stride, now, out));
+        if (d.kind == "ReLU")
+            layers_.push_back(std::make_unique<ReLU<T>>(now, out));
+        else if (d.kind == "Dropout")
+            layers_.push_back(std::make_unique<Dropout<T>>(d.p, dropouts++, now, out, batch));
+        else if (d.kind == "MaxPool")
+            layers_.push_back(std::make_unique<MaxPool<T>>(d.kernel, d.stride, now, out, batch));
+        else if (d.kind == "AvgPool")
+            layers_.push_back(std::make_unique<AvgPool<T>>(d.kernel, d.stride, now, out));
         else if (d.kind == "GroupNorm") {
-            if (d.in != now.c || now.flat) refuse(d, "takes " + std::to_string(d.in) + " channels but its input is " + text(now));
-            if (d.in % d.groups) refuse(d, "cannot divide " + std::to_string(d.in) + " channels into " + std::to_string(d.groups) + " groups");
+            if (d.in != now.c || now.flat)
+                refuse(d, "takes " + std::to_string(d.in) + " channels but its input is " + text(now));
+            if (d.in % d.groups)
+                refuse(d, "cannot divide " + std::to_string(d.in) + " channels into " + std::to_string(d.groups) +
+                              " groups");
             layers_.push_back(std::make_unique<GroupNorm<T>>(d.name, d.groups, d.eps, now, out, batch));
-        } else refuse(d, "is not one of Conv, ReLU, MaxPool, AvgPool, GroupNorm, Dropout, Flatten, Linear");
+        } else
+            refuse(d, "is not one of Conv, ReLU, MaxPool, AvgPool, GroupNorm, Dropout, Flatten, Linear");
         now = out;
         return 1;
     }
 
-    // Conv with its MaxPool and ReLU in either order: the largest value is alive exactly when the largest live value is.
+    // Whole vectors, or half a one where that is enough.
+    static int stored_channels(int channels) {
+        constexpr int L = kLanes<T>;
+        return channels <= L / 2 ? L / 2 : round_up(channels, L);
+    }
+
+    // Conv with its MaxPool and ReLU in either order: the largest value is alive exactly when the largest live value
+    // is.
     std::size_t add_conv(const std::vector<Description>& layers, std::size_t i, Map& now, int batch) {
         const Description& d = layers[i];
-        if (now.flat || d.in != now.c) refuse(d, "takes " + std::to_string(d.in) + " channels but its input is " + text(now));
-        Map out{windows(d, now.h + 2 * d.padding, d.kernel, d.stride, now), windows(d, now.w + 2 * d.padding, d.kernel, d.stride, now),
-                d.out, round_up(d.out, kLanes<T>), 0, false};
-        if (double(round_up(now.stored * d.kernel, kLanes<T>)) * d.kernel * out.stored > 1 << 27) refuse(d, "has more than 2^27 weights");
+        if (now.flat || d.in != now.c)
+            refuse(d, "takes " + std::to_string(d.in) + " channels but its input is " + text(now));
+        Map out{windows(d, now.h + 2 * d.padding, d.kernel, d.stride, now),
+                windows(d, now.w + 2 * d.padding, d.kernel, d.stride, now),
+                d.out,
+                stored_channels(d.out),
+                0,
+                false};
+        if (double(round_up(now.stored * d.kernel, kLanes<T>)) * d.kernel * out.stored > 1 << 27)
+            refuse(d, "has more than 2^27 weights");
         ConvShape shape{d.name, d.in, d.out, d.kernel, d.stride, d.bias};
         std::size_t next = i + 1;
         bool pooled = false;
         for (; next < layers.size(); next++) {
             const Description& after = layers[next];
-            if (after.kind == "ReLU" && !shape.relu) shape.relu = true;
+            if (after.kind == "ReLU" && !shape.relu)
+                shape.relu = true;
             else if (after.kind == "MaxPool" && !pooled) {
                 out.h = windows(after, out.h, after.kernel, after.stride, out);
                 out.w = windows(after, out.w, after.kernel, after.stride, out);
                 shape.pool = after.kernel;
                 shape.pool_stride = after.stride;
                 pooled = true;
-            } else break;
+            } else
+                break;
         }
         out.pad = padding_of(layers, next);
         checked(d, out);
@@ -157,6 +187,7 @@ private:
     }
 
     std::string part_;
+    int batch_;
     Map input_, output_;
     std::vector<std::unique_ptr<Layer<T>>> layers_;
     std::vector<Buffer<T>> values_, slopes_;

@@ -11,8 +11,9 @@
 namespace feddag {
 
 // Appends (number, gradient) of every i < count with from[i] == here and gradient[i] != 0; returns how many there were.
-// Whole vectors are read and written: the arrays have surplus elements (where the gradient is zero), the lists room.
-template <class T> int compact(const Index<T>* from, Index<T> here, const T* gradient, int count, int* number, T* value) {
+// Whole vectors are read and written: the arrays have surplus elements (where `from` is -1), the lists room.
+template <class T>
+int compact(const Index<T>* from, Index<T> here, const T* gradient, int count, int* number, T* value) {
     int kept = 0;
     for (int i = 0; i < count; i++) {  // without branches: what is not kept is overwritten
         number[kept] = i;
@@ -23,7 +24,8 @@ template <class T> int compact(const Index<T>* from, Index<T> here, const T* gra
 }
 
 #if defined(__AVX512F__)
-template <> inline int compact<float>(const std::int32_t* from, std::int32_t here, const float* gradient, int count, int* number, float* value) {
+template <> inline int compact<float>(const std::int32_t* from, std::int32_t here, const float* gradient, int count,
+                                      int* number, float* value) {
     __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     int kept = 0;
     for (int i = 0; i < count; i += 16, numbers = _mm512_add_epi32(numbers, _mm512_set1_epi32(16))) {
@@ -49,15 +51,18 @@ inline const std::array<std::array<std::uint8_t, 8>, 256>& lanes_of() {
     return table;
 }
 
-template <> inline int compact<float>(const std::int32_t* from, std::int32_t here, const float* gradient, int count, int* number, float* value) {
+template <> inline int compact<float>(const std::int32_t* from, std::int32_t here, const float* gradient, int count,
+                                      int* number, float* value) {
     const auto& table = lanes_of();
     int kept = 0;
     for (int i = 0; i < count; i += 8) {
         const __m256 g = _mm256_loadu_ps(gradient + i);
         const __m256i f = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
         const __m256 here_too = _mm256_castsi256_ps(_mm256_cmpeq_epi32(f, _mm256_set1_epi32(here)));
-        const int keep = _mm256_movemask_ps(_mm256_and_ps(here_too, _mm256_cmp_ps(g, _mm256_setzero_ps(), _CMP_NEQ_UQ)));
-        const __m256i lanes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(table[keep].data())));
+        const int keep =
+            _mm256_movemask_ps(_mm256_and_ps(here_too, _mm256_cmp_ps(g, _mm256_setzero_ps(), _CMP_NEQ_UQ)));
+        const __m256i lanes =
+            _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(table[keep].data())));
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(number + kept), _mm256_add_epi32(lanes, _mm256_set1_epi32(i)));
         _mm256_storeu_ps(value + kept, _mm256_permutevar8x32_ps(g, lanes));
         kept += __builtin_popcount(keep);

@@ -31,24 +31,28 @@ public:
         row_ = in.width() * in.stored;
         patch_row_ = s_.kernel * in.stored;
         patch_ = s_.kernel * round_up(patch_row_, L);
-        vectors_ = panel_vectors<T>(out.stored);
+        channels_ = round_up(out.c, L);
+        vectors_ = panel_vectors<T>(channels_);
         width_ = vectors_ * L;
+        rows_ = tile_rows(vectors_);
         lay_out_parameters();
         lay_out_windows();
-        group_ = kTileRows / std::gcd(kTileRows, int(window_.size()));
-        packed_ = Buffer<T>(std::size_t(s_.kernel) * patch_row_ * out.stored);
+        group_ = rows_ / std::gcd(rows_, int(window_.size()));
+        packed_ = Buffer<T>(std::size_t(s_.kernel) * patch_row_ * channels_);
         left_.resize(group_ * window_.size());
         pixels_ = Buffer<T>(group_ * window_.size() * width_);
-        winner_ = Buffer<Index<T>>(std::size_t(batch) * origin_.size() * out.stored);
+        winner_ = Buffer<Index<T>>(std::size_t(batch) * origin_.size() * channels_);
+        surplus_ = Buffer<Index<T>>(channels_);
+        std::fill(surplus_.data() + out.c, surplus_.data() + channels_, Index<T>(-1));
         // Enough winners per channel to be worth loading and storing its gradient, few enough samples to stay in cache.
         samples_ = std::clamp(32 / int(origin_.size()), 1, batch);
-        winners_ = WinnerLists<T>(samples_ * int(origin_.size()), int(window_.size()), out.stored);
+        winners_ = WinnerLists<T>(samples_ * int(origin_.size()), int(window_.size()), channels_);
     }
 
     void refresh() override {
         const int stride = patch_ / s_.kernel;
         T* to = packed_.data();
-        for (int panel = 0; panel < out.stored; panel += width_)
+        for (int panel = 0; panel < channels_; panel += width_)
             for (int ky = 0; ky < s_.kernel; ky++)
                 for (int t = 0; t < patch_row_; t++, to += width_) {
                     const T* from = params[0].value.data() + std::size_t(panel) * patch_ + ky * stride + t;
@@ -59,7 +63,7 @@ public:
     void forward(const T* x, T* y, const Pass& pass) override {
         const int windows = int(origin_.size()), all = pass.batch * windows, pixels = int(window_.size());
         const Inner inner{s_.kernel, patch_row_, 1, row_};
-        for (int panel = 0; panel < out.stored; panel += width_) {
+        for (int panel = 0; panel < channels_; panel += width_) {
             const T* weights = packed_.data() + std::size_t(panel) * s_.kernel * patch_row_;
             const T* bias = bias_.data() + panel;
             if (s_.bias) bias = params[1].value.data() + panel;
@@ -67,17 +71,18 @@ public:
                 const int count = std::min(group_, all - first);
                 for (int i = 0; i < count; i++) {
                     const int sample = (first + i) / windows, w = (first + i) % windows;
-                    for (int p = 0; p < pixels; p++) left_[i * pixels + p] = x + sample * in.size() + origin_[w] + window_[p];
+                    for (int p = 0; p < pixels; p++)
+                        left_[i * pixels + p] = x + sample * in.size() + origin_[w] + window_[p];
                 }
-                for (int p = 0; p < count * pixels; p += kTileRows) {
-                    const int rows = std::min(kTileRows, count * pixels - p);
+                for (int p = 0; p < count * pixels; p += rows_) {
+                    const int rows = std::min(rows_, count * pixels - p);
                     tile_for<T>(rows, vectors_)(&left_[p], inner, weights, bias, pixels_.data() + p * width_, width_);
                 }
                 for (int i = 0; i < count; i++) {
                     const int sample = (first + i) / windows, w = (first + i) % windows;
-                    pool(pixels_.data() + i * pixels * width_, Index<T>(origin_[w]),
+                    pool(pixels_.data() + i * pixels * width_, surplus_.data() + panel, Index<T>(origin_[w]),
                          y + sample * out.size() + target_[w] + panel,
-                         winner_.data() + std::size_t(first + i) * out.stored + panel);
+                         winner_.data() + std::size_t(first + i) * channels_ + panel);
                 }
             }
         }
@@ -94,12 +99,14 @@ public:
             for (int q = 0; q < count; q++)
                 for (int w = 0; w < windows; w++)
                     winners_.add(gy + (first + q) * out.size() + target_[w],
-                                 winner_.data() + (std::size_t(first + q) * windows + w) * out.stored, out.c, q * in.size(),
-                                 origin_[w], window_);
+                                 winner_.data() + (std::size_t(first + q) * windows + w) * channels_, out.c,
+                                 q * in.size(), origin_[w], window_);
             if (gx) winners_.spread_patches(params[0].value.data(), shift_, gx + first * in.size());
             if (!pass.sgd) continue;
             winners_.deal_out_by_channel();
-            if (s_.bias) add_bias_gradient(gy + first * out.size(), winner_.data() + std::size_t(first) * windows * out.stored, count);
+            if (s_.bias)
+                add_bias_gradient(gy + first * out.size(), winner_.data() + std::size_t(first) * windows * channels_,
+                                  count);
             winners_.add_patches(x + first * in.size(), shift_, params[0].gradient.data());
         }
         if (pass.sgd) clear_surplus(params[0].gradient.data());
@@ -115,15 +122,15 @@ private:
     void lay_out_parameters() {
         const int k = s_.kernel, stride = patch_ / k;
         params.resize(s_.bias ? 2 : 1);
-        params[0].lay_out(s_.name + ".weight", {s_.out, s_.in, k, k}, std::size_t(out.stored) * patch_);
+        params[0].lay_out(s_.name + ".weight", {s_.out, s_.in, k, k}, std::size_t(channels_) * patch_);
         std::size_t i = 0;
         for (int o = 0; o < s_.out; o++)
             for (int c = 0; c < s_.in; c++)
                 for (int ky = 0; ky < k; ky++)
                     for (int kx = 0; kx < k; kx++) params[0].place[i++] = o * patch_ + ky * stride + kx * in.stored + c;
-        bias_ = Buffer<T>(out.stored);
+        bias_ = Buffer<T>(channels_);
         if (!s_.bias) return;
-        params[1].lay_out(s_.name + ".bias", {s_.out}, out.stored);
+        params[1].lay_out(s_.name + ".bias", {s_.out}, channels_);
         std::iota(params[1].place.begin(), params[1].place.end(), 0);
     }
 
@@ -140,7 +147,7 @@ private:
     }
 
     // The largest of the window's pixels, channel by channel; the first of equals, as in PyTorch.
-    void pool(const T* pixels, Index<T> origin, T* y, Index<T>* winner) const {
+    void pool(const T* pixels, const Index<T>* surplus, Index<T> origin, T* y, Index<T>* winner) const {
         using Ints = Vec<Index<T>>;
         for (int c = 0; c < width_; c += L) {
             Vec<T> best = load(pixels + c);
@@ -151,19 +158,22 @@ private:
                 best = larger ? value : best;
                 from = larger ? splat<Index<T>>(window_[p]) : from;
             }
-            from += origin;
+            from = (from + origin) | load(surplus + c);
             if (s_.relu) {
                 const Ints dead = best <= Vec<T>{};  // not "not alive": a NaN stays visible
                 best = dead ? Vec<T>{} : best;
                 from = dead ? splat<Index<T>>(-1) : from;
             }
-            store(y + c, best);
+            if (out.stored < L)
+                std::memcpy(y, &best, out.stored * sizeof(T));
+            else
+                store(y + c, best);
             store(winner + c, from);
         }
     }
 
     void add_bias_gradient(const T* gy, const Index<T>* winner, int samples) {
-        for (int c = 0; c < out.stored; c += L) {
+        for (int c = 0; c < channels_; c += L) {
             T* gradient = params[1].gradient.data() + c;
             const Index<T>* from = winner + c;
             Vec<T> sum = load(gradient);
@@ -171,7 +181,7 @@ private:
                 for (int target : target_) {
                     const Vec<Index<T>> dead = load(from) < Vec<Index<T>>{};
                     sum += dead ? Vec<T>{} : load(gy + q * out.size() + target + c);
-                    from += out.stored;
+                    from += channels_;
                 }
             store(gradient, sum);
         }
@@ -181,20 +191,23 @@ private:
     void clear_surplus(T* gradient) const {
         const int stride = patch_ / s_.kernel;
         if (stride == patch_row_) return;
-        for (int row = 0; row < out.stored * s_.kernel; row++)
-            std::fill(gradient + std::size_t(row) * stride + patch_row_, gradient + std::size_t(row + 1) * stride, T(0));
+        for (int row = 0; row < channels_ * s_.kernel; row++)
+            std::fill(gradient + std::size_t(row) * stride + patch_row_, gradient + std::size_t(row + 1) * stride,
+                      T(0));
     }
 
     ConvShape s_;
-    int row_, patch_row_, patch_;      // elements of an input row, of a patch's row, of a patch in whole vectors
-    int vectors_, width_;              // a panel of output channels
-    int group_, samples_;              // windows computed together, samples whose winners are listed together
-    std::vector<int> window_;          // pixels of a window, as input offsets from its origin
+    int row_, patch_row_, patch_;       // elements of an input row, of a patch's row, of a patch in whole vectors
+    int channels_;                      // output channels in whole vectors
+    int vectors_, width_, rows_;        // a panel of them, and how many pixels of it are computed at once
+    int group_, samples_;               // windows computed together, samples whose winners are listed together
+    std::vector<int> window_;           // pixels of a window, as input offsets from its origin
     std::vector<int> origin_, target_;  // windows of a sample: offset of the input patch, of the output pixel
-    std::vector<int> shift_;           // vectors of a patch, as input offsets
-    std::vector<const T*> left_;       // patches of the windows computed together
+    std::vector<int> shift_;            // vectors of a patch, as input offsets
+    std::vector<const T*> left_;        // patches of the windows computed together
     Buffer<T> packed_, pixels_, bias_;
     Buffer<Index<T>> winner_;
+    Buffer<Index<T>> surplus_;  // 0 for real channels, -1 (never a winner) for those that fill up a vector
     WinnerLists<T> winners_;
 };
 

@@ -10,13 +10,18 @@
 namespace feddag {
 
 // One sample: h x w pixels of c channels (h = w = 1 for a vector), channels last. In memory every pixel has `stored`
-// channels (the surplus is zero) and the map has a border of `pad` zero pixels: the padding of the convolution it feeds.
+// channels (the surplus is zero) and the map has a border of `pad` zero pixels: the padding of the convolution it
+// feeds.
 struct Map {
     int h = 1, w = 1, c = 1, stored = 1, pad = 0;
     bool flat = true;
 
     int width() const { return w + 2 * pad; }
-    std::size_t size() const { return std::size_t(h + 2 * pad) * width() * stored; }
+    // From one sample to the next. Samples a power of two apart would share the same few cache sets.
+    std::size_t size() const {
+        const std::size_t all = std::size_t(h + 2 * pad) * width() * stored;
+        return all % 512 == 0 ? all + 16 : all;
+    }
     std::size_t at(int y, int x) const { return (std::size_t(y + pad) * width() + x + pad) * stored; }
     int elements() const { return h * w * c; }
 };
@@ -47,19 +52,20 @@ template <class T> struct Param {
     void write(T* to) const {
         for (std::size_t i = 0; i < place.size(); i++) to[i] = value[place[i]];
     }
-    // Plain SGD on [first, first + count); the gradient of the proximal term has been added already.
+    // SGD on [first, first + count), in whole vectors.
     void descend(const Optimizer& sgd, std::size_t first, std::size_t count, const T* slope) {
         const T lr = T(sgd.lr), momentum = T(sgd.momentum), decay = T(sgd.weight_decay), mu = T(sgd.proximal);
-        T* w = value.data() + first;
-        T* v = velocity.size() ? velocity.data() + first : nullptr;
-        const T* home = anchor.size() ? anchor.data() + first : nullptr;
-        const bool pull = home && sgd.clip == 0;  // with clipping the pull is part of the clipped gradient
-        for (std::size_t i = 0; i < count; i++) {
-            T d = slope[i];
-            if (pull) d += mu * (w[i] - home[i]);
-            d += decay * w[i];
-            if (v) d = v[i] = momentum * v[i] + d;
-            w[i] -= lr * d;
+        const bool pull = anchor.size() && sgd.clip == 0;  // with clipping the pull is part of the clipped gradient
+        for (std::size_t i = 0; i < count; i += kLanes<T>) {
+            const Vec<T> w = load(&value[first + i]);
+            Vec<T> d = load(slope + i);
+            if (pull) d += mu * (w - load(&anchor[first + i]));
+            d += decay * w;
+            if (velocity.size()) {
+                d += momentum * load(&velocity[first + i]);
+                store(&velocity[first + i], d);
+            }
+            store(&value[first + i], w - lr * d);
         }
     }
 };

@@ -23,9 +23,11 @@ public:
         in = input;
         out = output;
         inputs_ = int(in.size());
+        outputs_ = int(out.size());
         vectors_ = panel_vectors<T>(out.stored);
         width_ = vectors_ * L;
         panels_ = out.stored / width_;
+        panel_ = std::size_t(inputs_ + 1) * width_;  // a row more, or all panels would share the same few cache sets
         lay_out_parameters();
         slope_panels_ = Buffer<T>(std::size_t(batch) * out.stored);
         slope_columns_ = Buffer<T>(std::size_t(round_up(batch, L)) * out.stored);
@@ -36,33 +38,33 @@ public:
     void forward(const T* x, T* y, const Pass& pass) override {
         for (int panel = 0; panel < panels_; panel++) {
             const T* bias = (s_.bias ? params[1].value.data() : zero_.data()) + panel * width_;
-            for (int first = 0; first < pass.batch; first += kTileRows) {
-                const int rows = std::min(kTileRows, pass.batch - first);
-                const T* left[kTileRows];
+            for (int first = 0; first < pass.batch; first += tile_rows(vectors_)) {
+                const int rows = std::min(tile_rows(vectors_), pass.batch - first);
+                const T* left[kMostRows];
                 for (int p = 0; p < rows; p++) left[p] = x + std::size_t(first + p) * inputs_;
                 tile_for<T>(rows, vectors_)(left, {1, inputs_, 1, 0}, weights(panel, 0), bias,
-                                            y + std::size_t(first) * out.stored + panel * width_, out.stored);
+                                            y + std::size_t(first) * outputs_ + panel * width_, outputs_);
             }
         }
         if (!s_.relu) return;
-        for (int i = 0; i < pass.batch * out.stored; i++) y[i] = y[i] <= 0 ? T(0) : y[i];
+        for (int i = 0; i < pass.batch * outputs_; i++) y[i] = y[i] <= 0 ? T(0) : y[i];
     }
 
     void backward(const T* x, const T* y, T* gy, T* gx, const Pass& pass) override {
         if (s_.relu)
-            for (int i = 0; i < pass.batch * out.stored; i++) gy[i] = y[i] <= 0 ? T(0) : gy[i];
+            for (int i = 0; i < pass.batch * outputs_; i++) gy[i] = y[i] <= 0 ? T(0) : gy[i];
         if (gx) columns_of(gy, pass.batch);
         if (pass.sgd) panels_of(gy, pass.batch);
-        for (int first = 0; first < inputs_; first += kTileRows) {
-            const int rows = std::min(kTileRows, inputs_ - first);
-            if (gx) input_gradient(first, rows, gx, pass.batch);  // with the weights as they were in the forward pass
-            if (pass.sgd) weight_gradient(x, first, rows, pass);
+        for (int first = 0; first < inputs_; first += kBlock) {
+            const int end = std::min(first + kBlock, inputs_);
+            if (gx) input_gradient(first, end, gx, pass.batch);  // with the weights as they were in the forward pass
+            if (pass.sgd) weight_gradient(x, first, end, pass);
         }
         if (pass.sgd && s_.bias) {
             T* sums = params[1].gradient.data();
             params[1].gradient.clear();
             for (int q = 0; q < pass.batch; q++)
-                for (int o = 0; o < out.stored; o++) sums[o] += gy[std::size_t(q) * out.stored + o];
+                for (int o = 0; o < out.stored; o++) sums[o] += gy[std::size_t(q) * outputs_ + o];
         }
     }
 
@@ -71,20 +73,21 @@ public:
     using Layer<T>::params;
 
 private:
-    static constexpr int L = kLanes<T>;
+    static constexpr int L = kLanes<T>, kBlock = 4 * kTileRows;  // inputs whose weights are changed at once
 
-    T* weights(int panel, int input) { return params[0].value.data() + (std::size_t(panel) * inputs_ + input) * width_; }
+    T* weights(int panel, int input) { return params[0].value.data() + panel * panel_ + std::size_t(input) * width_; }
 
     void lay_out_parameters() {
         params.resize(s_.bias ? 2 : 1);
-        params[0].lay_out(s_.name + ".weight", {s_.out, s_.in}, std::size_t(out.stored) * inputs_);
+        params[0].lay_out(s_.name + ".weight", {s_.out, s_.in}, panels_ * panel_);
         params[0].descends_itself = true;
         std::size_t i = 0;
         for (int o = 0; o < s_.out; o++)
             for (int c = 0; c < in.c; c++)
                 for (int y = 0; y < in.h; y++)
                     for (int x = 0; x < in.w; x++)
-                        params[0].place[i++] = std::int32_t((o / width_ * inputs_ + int(in.at(y, x)) + c) * width_ + o % width_);
+                        params[0].place[i++] =
+                            std::int32_t(o / width_ * panel_ + (in.at(y, x) + c) * width_ + o % width_);
         if (!s_.bias) return;
         params[1].lay_out(s_.name + ".bias", {s_.out}, out.stored);
         std::iota(params[1].place.begin(), params[1].place.end(), 0);
@@ -95,7 +98,7 @@ private:
         T* to = slope_panels_.data();
         for (int panel = 0; panel < panels_; panel++)
             for (int q = 0; q < batch; q++, to += width_)
-                std::copy_n(gy + std::size_t(q) * out.stored + panel * width_, width_, to);
+                std::copy_n(gy + std::size_t(q) * outputs_ + panel * width_, width_, to);
     }
 
     // gy as [panel of samples][output][sample of the panel]
@@ -104,36 +107,46 @@ private:
         T* to = slope_columns_.data();
         for (int first = 0; first < batch; first += width)
             for (int o = 0; o < out.stored; o++)
-                for (int q = first; q < first + width; q++) *to++ = q < batch ? gy[std::size_t(q) * out.stored + o] : T(0);
+                for (int q = first; q < first + width; q++)
+                    *to++ = q < batch ? gy[std::size_t(q) * outputs_ + o] : T(0);
     }
 
-    void input_gradient(int first, int rows, T* gx, int batch) {
+    void input_gradient(int first, int end, T* gx, int batch) {
         const int vectors = panel_vectors<T>(round_up(batch, L)), width = vectors * L, columns = round_up(batch, L);
-        const T* left[kTileRows];
-        for (int p = 0; p < rows; p++) left[p] = weights(0, first + p);
-        for (int q = 0; q < batch; q += width)
-            tile_for<T>(rows, vectors)(left, {panels_, width_, 1, std::ptrdiff_t(inputs_) * width_},
-                                       slope_columns_.data() + std::size_t(q) * out.stored, zero_.data(), block_.data() + q,
-                                       columns);
-        for (int q = 0; q < batch; q++)
-            for (int p = 0; p < rows; p++) gx[std::size_t(q) * inputs_ + first + p] = block_[std::size_t(p) * columns + q];
-    }
-
-    void weight_gradient(const T* x, int first, int rows, const Pass& pass) {
-        Param<T>& weight = params[0];
-        const T* left[kTileRows];
-        for (int p = 0; p < rows; p++) left[p] = x + first + p;
-        for (int panel = 0; panel < panels_; panel++) {
-            const std::size_t where = (std::size_t(panel) * inputs_ + first) * width_;
-            T* block = pass.sgd->clip > 0 ? weight.gradient.data() + where : block_.data();
-            tile_for<T>(rows, vectors_)(left, {1, pass.batch, inputs_, 0}, slope_panels_.data() + std::size_t(panel) * pass.batch * width_,
-                                        zero_.data(), block, width_);
-            if (pass.sgd->clip == 0) weight.descend(*pass.sgd, where, std::size_t(rows) * width_, block);
+        const Inner over_outputs{panels_, width_, 1, std::ptrdiff_t(panel_)};
+        for (; first < end; first += kTileRows) {
+            const int rows = std::min(kTileRows, end - first);
+            const T* left[kTileRows];
+            for (int p = 0; p < rows; p++) left[p] = weights(0, first + p);
+            for (int q = 0; q < batch; q += width)
+                tile_for<T>(rows, vectors)(left, over_outputs, slope_columns_.data() + std::size_t(q) * out.stored,
+                                           zero_.data(), block_.data() + q, columns);
+            for (int q = 0; q < batch; q++)
+                for (int p = 0; p < rows; p++)
+                    gx[std::size_t(q) * inputs_ + first + p] = block_[std::size_t(p) * columns + q];
         }
     }
 
+    void weight_gradient(const T* x, int first, int end, const Pass& pass) {
+        const bool at_once = pass.sgd->clip == 0;
+        for (int panel = 0; panel < panels_; panel++)
+            for (int i = first; i < end; i += kTileRows) {
+                const int rows = std::min(kTileRows, end - i);
+                const T* left[kTileRows];
+                for (int p = 0; p < rows; p++) left[p] = x + i + p;
+                const std::size_t where = panel * panel_ + std::size_t(i) * width_;
+                T* block = at_once ? block_.data() : params[0].gradient.data() + where;
+                tile_for<T>(rows, vectors_)(left, {1, pass.batch, inputs_, 0},
+                                            slope_panels_.data() + std::size_t(panel) * pass.batch * width_,
+                                            zero_.data(), block, width_);
+                if (at_once) params[0].descend(*pass.sgd, where, std::size_t(rows) * width_, block);
+            }
+    }
+
     LinearShape s_;
-    int inputs_, vectors_, width_, panels_;
+    int inputs_, outputs_;  // from sample to sample
+    int vectors_, width_, panels_;
+    std::size_t panel_;
     Buffer<T> slope_panels_, slope_columns_, block_, zero_;
 };
 

@@ -23,7 +23,8 @@ int whole(py::handle object, const char* field, std::int64_t least) {
     } catch (const py::cast_error&) {
     }
     if (value < least || value > 1 << 24)
-        refuse(std::string(field) + " of a layer is " + text + ", not a whole number from " + std::to_string(least) + " to 2^24.");
+        refuse(std::string(field) + " of a layer is " + text + ", not a whole number from " + std::to_string(least) +
+               " to 2^24.");
     return int(value);
 }
 
@@ -51,7 +52,8 @@ std::vector<Description> describe(py::handle layers) {
         if (kind("Conv")) d.padding = whole(layer, "padding", 0);
         if (kind("Dropout")) {
             d.p = layer.attr("p").cast<double>();
-            if (!(d.p >= 0 && d.p < 1)) refuse("p of a Dropout is " + std::string(py::str(layer.attr("p"))) + ", not at least 0 and below 1.");
+            if (!(d.p >= 0 && d.p < 1))
+                refuse("p of a Dropout is " + std::string(py::str(layer.attr("p"))) + ", not at least 0 and below 1.");
         }
         chain.push_back(d);
     }
@@ -64,7 +66,8 @@ std::string text(const std::vector<std::int64_t>& shape) {
     return s + ")";
 }
 
-template <class E> const E* contiguous(py::handle object, const std::string& name, const char* type, std::vector<std::int64_t>& shape) {
+template <class E>
+const E* contiguous(py::handle object, const std::string& name, const char* type, std::vector<std::int64_t>& shape) {
     if (!py::isinstance<py::array_t<E>>(object)) refuse(name + " is not a NumPy array of " + type + ".");
     const auto array = py::reinterpret_borrow<py::array>(object);
     if (!(array.flags() & py::array::c_style)) refuse(name + " is not contiguous in memory.");
@@ -86,7 +89,8 @@ template <class T> struct Client {
     std::exception_ptr failure;
 };
 
-template <class T> void read_weights(Network<T>& net, py::handle weights, const std::string& what, Buffer<T> Param<T>::* into) {
+template <class T>
+void read_weights(Network<T>& net, py::handle weights, const std::string& what, Buffer<T> Param<T>::* into) {
     if (!py::isinstance<py::dict>(weights)) refuse(what + " is not a dictionary of arrays.");
     const auto given = py::reinterpret_borrow<py::dict>(weights);
     net.for_each_chain([&](Chain<T>& chain) {
@@ -106,12 +110,16 @@ template <class T> void read_samples(Client<T>& client, const py::dict& job) {
     std::vector<std::int64_t> shape;
     Samples<T>& data = client.data;
     data.x = contiguous<T>(job["x"], "x", type_name<T>(), shape);
-    if (shape.size() != 2 && shape.size() != 4) refuse("x has " + std::to_string(shape.size()) + " axes, not 2 (N, D) or 4 (N, H, W, C).");
+    if (shape.size() != 2 && shape.size() != 4)
+        refuse("x has " + std::to_string(shape.size()) + " axes, not 2 (N, D) or 4 (N, H, W, C).");
     for (std::size_t i = 1; i < shape.size(); i++)
-        if (shape[i] < 1 || shape[i] > 1 << 20) refuse("x has shape " + text(shape) + ", but a sample's sides must be from 1 to 2^20.");
+        if (shape[i] < 1 || shape[i] > 1 << 20)
+            refuse("x has shape " + text(shape) + ", but a sample's sides must be from 1 to 2^20.");
     data.count = shape[0];
-    if (shape.size() == 4) data.map = Map{int(shape[1]), int(shape[2]), int(shape[3]), int(shape[3]), 0, false};
-    else data.map = Map{1, 1, int(shape[1]), int(shape[1]), 0, true};
+    if (shape.size() == 4)
+        data.map = Map{int(shape[1]), int(shape[2]), int(shape[3]), int(shape[3]), 0, false};
+    else
+        data.map = Map{1, 1, int(shape[1]), int(shape[1]), 0, true};
     if (double(data.map.h) * data.map.w * data.map.c > 1 << 28) refuse("x has samples of more than 2^28 values.");
 }
 
@@ -119,7 +127,8 @@ template <class T> void read_labels(Client<T>& client, const py::dict& job) {
     std::vector<std::int64_t> shape;
     Samples<T>& data = client.data;
     data.y = contiguous<std::int64_t>(job["y"], "y", "int64", shape);
-    if (shape != std::vector<std::int64_t>{data.count}) refuse("y has shape " + text(shape) + ", not " + text({data.count}) + ".");
+    if (shape != std::vector<std::int64_t>{data.count})
+        refuse("y has shape " + text(shape) + ", not " + text({data.count}) + ".");
     for (std::int64_t i = 0; i < data.count; i++)
         if (data.y[i] < 0 || data.y[i] >= client.net->classes())
             refuse("y holds the label " + std::to_string(data.y[i]) + ", but the network has the classes 0 to " +
@@ -145,21 +154,25 @@ void read_schedule(Schedule& schedule, const py::dict& job, std::int64_t samples
     std::int64_t total = 0;
     for (std::int64_t s = 0; s < schedule.steps; s++) {
         const std::int64_t size = schedule.batch_sizes[s];
-        if (size < 1 || size > 1 << 20) refuse("batch_sizes holds " + std::to_string(size) + ", not a size from 1 to 2^20.");
+        if (size < 1 || size > 1 << 20)
+            refuse("batch_sizes holds " + std::to_string(size) + ", not a size from 1 to 2^20.");
         schedule.largest = std::max(schedule.largest, int(size));
         total += size;
     }
     if (total != order_shape[0])
-        refuse("batch_sizes add up to " + std::to_string(total) + ", but order has " + std::to_string(order_shape[0]) + " samples.");
+        refuse("batch_sizes add up to " + std::to_string(total) + ", but order has " + std::to_string(order_shape[0]) +
+               " samples.");
     for (std::int64_t i = 0; i < total; i++)
         if (schedule.order[i] < 0 || schedule.order[i] >= samples)
-            refuse("order holds the index " + std::to_string(schedule.order[i]) + ", but there are " + std::to_string(samples) + " samples.");
+            refuse("order holds the index " + std::to_string(schedule.order[i]) + ", but there are " +
+                   std::to_string(samples) + " samples.");
 }
 
 double number(const py::dict& job, const char* name, double least) {
     const double value = job[name].cast<double>();
     if (!(value >= least && std::isfinite(value)))
-        refuse(std::string(name) + " is " + std::string(py::str(job[name])) + ", not a finite number of at least " + (least > 0 ? "1e-300." : "0."));
+        refuse(std::string(name) + " is " + std::string(py::str(job[name])) + ", not a finite number of at least " +
+               (least > 0 ? "1e-300." : "0."));
     return value;
 }
 
@@ -190,10 +203,14 @@ template <class T> std::unique_ptr<Client<T>> read_training(const py::dict& job)
     for (py::handle part : job["trainable"]) {
         const std::string name = py::str(part);
         auto& encoders = client->net->encoders;
-        if (name == "encoder") encoders[0]->trainable = true;
-        else if (name == "secondary" && encoders.size() == 2) encoders[1]->trainable = true;
-        else if (name == "head") client->net->head->trainable = true;
-        else refuse("trainable holds '" + name + "', which is not a part of the network (encoder, secondary, head).");
+        if (name == "encoder")
+            encoders[0]->trainable = true;
+        else if (name == "secondary" && encoders.size() == 2)
+            encoders[1]->trainable = true;
+        else if (name == "head")
+            client->net->head->trainable = true;
+        else
+            refuse("trainable holds '" + name + "', which is not a part of the network (encoder, secondary, head).");
     }
     client->key = job["dropout_key"].cast<Key>();
     client->losses.resize(client->schedule.steps);
@@ -221,7 +238,8 @@ template <class T> py::list train_clients(const py::list& jobs, int threads) {
         std::vector<std::size_t> longest_first(clients.size());
         std::iota(longest_first.begin(), longest_first.end(), 0);
         std::stable_sort(longest_first.begin(), longest_first.end(), [&](std::size_t a, std::size_t b) {
-            return clients[a]->schedule.steps * clients[a]->schedule.largest > clients[b]->schedule.steps * clients[b]->schedule.largest;
+            return clients[a]->schedule.steps * clients[a]->schedule.largest >
+                   clients[b]->schedule.steps * clients[b]->schedule.largest;
         });
         std::atomic<std::size_t> next{0};
         const auto work = [&] {
@@ -242,7 +260,8 @@ template <class T> py::list train_clients(const py::list& jobs, int threads) {
     py::list results;
     for (auto& client : clients) {
         if (client->failure) std::rethrow_exception(client->failure);
-        results.append(py::make_tuple(written_weights(*client->net), py::array_t<double>(client->losses.size(), client->losses.data())));
+        results.append(py::make_tuple(written_weights(*client->net),
+                                      py::array_t<double>(client->losses.size(), client->losses.data())));
     }
     return results;
 }
@@ -280,7 +299,8 @@ template <class T> py::array_t<T> scores(const py::dict& job) {
     py::array_t<T> all({client.data.count, std::int64_t(classes)});
     T* out = all.mutable_data();
     py::gil_scoped_release unlocked;
-    score(*client.net, client.data, [&](std::int64_t i, const T* row) { std::copy_n(row, classes, out + i * classes); });
+    score(*client.net, client.data,
+          [&](std::int64_t i, const T* row) { std::copy_n(row, classes, out + i * classes); });
     return all;
 }
 
@@ -305,8 +325,8 @@ std::vector<std::string> runnable() {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
+    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
         names.push_back("avx512");
     if (avx2) names.push_back("avx2");
 #endif

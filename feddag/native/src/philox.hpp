@@ -27,7 +27,8 @@ inline void dropout_draws(Key key, std::uint64_t layer, std::uint64_t step, std:
     for (std::size_t block = 0; block * 16 < count; block++) {
         const Block words = philox({block + 1, layer, step, 0}, key);
         for (int word = 0; word < 4; word++)
-            for (int part = 0; part < 4; part++) draws[block * 16 + word * 4 + part] = std::uint16_t(words[word] >> 16 * part);
+            for (int part = 0; part < 4; part++)
+                draws[block * 16 + word * 4 + part] = std::uint16_t(words[word] >> 16 * part);
     }
 }
 

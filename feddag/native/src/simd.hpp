@@ -11,10 +11,11 @@
 
 namespace feddag {
 
+// Rows of a register tile two vectors wide, so that the sums and the operands fit the registers there are.
 #if defined(__AVX512F__)
-constexpr int kVectorBytes = 64, kTileRows = 12;  // 32 registers: 12 x 2 accumulators leave room for the operands
+constexpr int kVectorBytes = 64, kTileRows = 12;
 #elif defined(__AVX__)
-constexpr int kVectorBytes = 32, kTileRows = 6;  // 16 registers: 6 x 2 accumulators
+constexpr int kVectorBytes = 32, kTileRows = 6;
 #else
 constexpr int kVectorBytes = 16, kTileRows = 6;
 #endif
@@ -25,7 +26,9 @@ constexpr int kVectorBytes = 16, kTileRows = 6;
 // An integer as wide as T, so that comparing numbers and choosing between integers use the same lanes.
 template <class T> using Index = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
 
-template <class T> struct VectorOf { typedef T type __attribute__((vector_size(kVectorBytes))); };
+template <class T> struct VectorOf {
+    typedef T type __attribute__((vector_size(kVectorBytes)));
+};
 template <class T> using Vec = typename VectorOf<T>::type;
 template <class T> constexpr int kLanes = kVectorBytes / int(sizeof(T));
 

@@ -36,12 +36,15 @@ public:
 template <class T> class Dropout final : public Layer<T> {
 public:
     Dropout(double p, int number, Map input, Map output, int batch)
-        : threshold_(int(std::nearbyint(p * 65536))), number_(number), scale_(T(float(1 / (1 - p)))),
+        : threshold_(int(std::nearbyint(p * 65536))),
+          number_(number),
+          scale_(T(float(1 / (1 - p)))),
           draws_(round_up(batch * input.elements(), 16)) {
         in = input, out = output;
     }
     void forward(const T* x, T* y, const Pass& pass) override {
-        if (pass.training) dropout_draws(pass.key, number_, pass.step, std::size_t(pass.batch) * in.elements(), draws_.data());
+        if (pass.training)
+            dropout_draws(pass.key, number_, pass.step, std::size_t(pass.batch) * in.elements(), draws_.data());
         apply(x, in, y, out, pass);
     }
     void backward(const T*, const T*, T* gy, T* gx, const Pass& pass) override {
@@ -60,7 +63,9 @@ private:
                     T* sink = to + q * to_map.size() + to_map.at(y, x);
                     const std::uint16_t* draw = draws_.data() + std::size_t(q) * in.elements() + pixel;
                     for (int c = 0; c < in.c; c++)
-                        sink[c] = !pass.training ? source[c] : draw[std::size_t(c) * pixels] >= threshold_ ? source[c] * scale_ : T(0);
+                        sink[c] = !pass.training                                ? source[c]
+                                  : draw[std::size_t(c) * pixels] >= threshold_ ? source[c] * scale_
+                                                                                : T(0);
                 }
     }
     int threshold_, number_;
@@ -110,7 +115,9 @@ private:
 
 template <class T> class AvgPool final : public Layer<T> {
 public:
-    AvgPool(int kernel, int stride, Map input, Map output) : kernel_(kernel), stride_(stride) { in = input, out = output; }
+    AvgPool(int kernel, int stride, Map input, Map output) : kernel_(kernel), stride_(stride) {
+        in = input, out = output;
+    }
     void forward(const T* x, T* y, const Pass& pass) override {
         std::fill_n(y, pass.batch * out.size(), T(0));
         over_windows(pass.batch, [&](std::size_t i, std::size_t o) {
@@ -135,7 +142,8 @@ private:
                 for (int x = 0; x < out.w; x++)
                     for (int dy = 0; dy < kernel_; dy++)
                         for (int dx = 0; dx < kernel_; dx++)
-                            work(q * in.size() + in.at(y * stride_ + dy, x * stride_ + dx), q * out.size() + out.at(y, x));
+                            work(q * in.size() + in.at(y * stride_ + dy, x * stride_ + dx),
+                                 q * out.size() + out.at(y, x));
     }
     int kernel_, stride_;
 };
@@ -146,8 +154,8 @@ public:
         : groups_(groups), eps_(eps), mean_(std::size_t(batch) * groups), scale_(std::size_t(batch) * groups) {
         in = input, out = output;
         params.resize(2);
-        params[0].lay_out(name + ".weight", {in.c}, in.c);
-        params[1].lay_out(name + ".bias", {in.c}, in.c);
+        params[0].lay_out(name + ".weight", {in.c}, round_up(in.c, kLanes<T>));
+        params[1].lay_out(name + ".bias", {in.c}, round_up(in.c, kLanes<T>));
         for (auto& p : params) std::iota(p.place.begin(), p.place.end(), 0);
     }
     void forward(const T* x, T* y, const Pass& pass) override {
@@ -198,7 +206,8 @@ private:
         const int size = in.c / groups_;
         for (int y = 0; y < in.h; y++)
             for (int x = 0; x < in.w; x++)
-                for (int c = g * size; c < (g + 1) * size; c++) work(q * in.size() + in.at(y, x) + c, q * out.size() + out.at(y, x) + c, c);
+                for (int c = g * size; c < (g + 1) * size; c++)
+                    work(q * in.size() + in.at(y, x) + c, q * out.size() + out.at(y, x) + c, c);
     }
     int groups_;
     double eps_;

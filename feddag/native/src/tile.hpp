@@ -41,15 +41,19 @@ void tile(const T* const* left, Inner inner, const T* right, const T* start, T* 
 
 template <class T> using Tile = void (*)(const T* const*, Inner, const T*, const T*, T*, std::ptrdiff_t);
 
-template <class T, int N, int... P> constexpr std::array<Tile<T>, sizeof...(P)> tiles(std::integer_sequence<int, P...>) {
-    return {tile<T, P + 1, N>...};
+template <class T, int N, int... P> constexpr auto tiles(std::integer_sequence<int, P...>) {
+    return std::array<Tile<T>, sizeof...(P)>{tile<T, P + 1, N>...};
 }
 
-// The tile for this many rows (1 .. kTileRows) and vectors (1 or 2).
+// The most rows of a tile of one or two vectors; a narrow tile needs many rows to keep the multipliers busy.
+constexpr int kMostRows = 12;
+constexpr int tile_rows(int vectors) { return vectors == 1 ? kMostRows : kTileRows; }
+
+// The tile for this many rows (from 1) and vectors (1 or 2).
 template <class T> Tile<T> tile_for(int rows, int vectors) {
-    static constexpr auto one = tiles<T, 1>(std::make_integer_sequence<int, kTileRows>());
-    static constexpr auto two = tiles<T, 2>(std::make_integer_sequence<int, kTileRows>());
-    return (vectors == 1 ? one : two)[rows - 1];
+    static constexpr auto one = tiles<T, 1>(std::make_integer_sequence<int, tile_rows(1)>());
+    static constexpr auto two = tiles<T, 2>(std::make_integer_sequence<int, tile_rows(2)>());
+    return vectors == 1 ? one[rows - 1] : two[rows - 1];
 }
 
 // A right operand is stored in panels of one or two vectors; two when that divides the width.

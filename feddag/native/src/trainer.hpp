@@ -55,7 +55,7 @@ public:
         work(*head);
     }
 
-    // Class scores of one batch: pixel-major rows of head->output_map().
+    // Class scores of one batch, into head->output().
     void forward(const Samples<T>& data, const std::int64_t* order, const Pass& pass) {
         for (std::size_t e = 0; e < encoders.size(); e++) {
             if (features_[e].size()) {
@@ -96,7 +96,8 @@ public:
                 pass.batch = int(std::min<std::size_t>(batch_, wanted.size() - first));
                 gather(data, &wanted[first], pass.batch, chain);
                 chain.forward(pass);
-                for (int q = 0; q < pass.batch; q++) std::copy_n(chain.output() + q * size, size, &features[wanted[first + q] * size]);
+                for (int q = 0; q < pass.batch; q++)
+                    std::copy_n(chain.output() + q * size, size, &features[wanted[first + q] * size]);
             }
             features_[e] = std::move(features);
         }
@@ -108,11 +109,13 @@ private:
         const std::size_t row = std::size_t(from.w) * from.stored;
         for (int q = 0; q < batch; q++)
             for (int y = 0; y < from.h; y++)
-                std::copy_n(data.x + order[q] * from.size() + y * row, row, chain.input() + q * to.size() + to.at(y, 0));
+                std::copy_n(data.x + order[q] * from.elements() + y * row, row,
+                            chain.input() + q * to.size() + to.at(y, 0));
     }
     void fetch(std::size_t e, const std::int64_t* order, int batch) {
         const std::size_t size = encoders[e]->output_map().size();
-        for (int q = 0; q < batch; q++) std::copy_n(&features_[e][order[q] * size], size, encoders[e]->output() + q * size);
+        for (int q = 0; q < batch; q++)
+            std::copy_n(&features_[e][order[q] * size], size, encoders[e]->output() + q * size);
     }
 
     // One encoder: the head reads its output as it lies. Two: side by side in PyTorch's order (channel, row, column).
@@ -121,25 +124,29 @@ private:
             std::copy_n(encoders[0]->output(), batch * head->input_map().size(), head->input());
             return;
         }
-        for_each_feature(batch, [](T& joined, T& own) { joined = own; }, head->input(), [](Chain<T>& e) { return e.output(); });
+        for_each_feature(
+            batch, [](T& joined, T& own) { joined = own; }, head->input(), [](Chain<T>& e) { return e.output(); });
     }
     void split(int batch) {
         if (encoders.size() == 1) {
             std::copy_n(head->input_slope(), batch * head->input_map().size(), encoders[0]->output_slope());
             return;
         }
-        for_each_feature(batch, [](T& joined, T& own) { own = joined; }, head->input_slope(),
-                         [](Chain<T>& e) { return e.output_slope(); });
+        for_each_feature(
+            batch, [](T& joined, T& own) { own = joined; }, head->input_slope(),
+            [](Chain<T>& e) { return e.output_slope(); });
     }
     template <class Work, class Side> void for_each_feature(int batch, Work work, T* joined, Side side) {
-        for (int q = 0; q < batch; q++)
+        for (int q = 0; q < batch; q++) {
+            T* feature = joined + q * head->input_map().size();
             for (auto& e : encoders) {
                 const Map& m = e->output_map();
                 T* own = side(*e) + q * m.size();
                 for (int c = 0; c < m.c; c++)
                     for (int y = 0; y < m.h; y++)
-                        for (int x = 0; x < m.w; x++) work(*joined++, own[m.at(y, x) + c]);
+                        for (int x = 0; x < m.w; x++) work(*feature++, own[m.at(y, x) + c]);
             }
+        }
     }
 
     int batch_;
@@ -164,7 +171,7 @@ template <class T> double cross_entropy(const T* scores, int classes, std::int64
 
 // The mean loss of the batch just computed (weighted when samples have weights) and the gradient of its scores.
 template <class T> double batch_loss(Network<T>& net, const Samples<T>& data, const std::int64_t* order, int batch) {
-    const int stride = net.head->output_map().stored, classes = net.classes();
+    const int stride = int(net.head->output_map().size()), classes = net.classes();
     double total = 0, loss = 0;
     for (int q = 0; q < batch; q++) total += data.weight ? double(data.weight[order[q]]) : 1.0;
     for (int q = 0; q < batch; q++) {
@@ -209,7 +216,8 @@ template <class T> void clip_gradients(Network<T>& net, const Optimizer& sgd) {
 }
 
 // The whole of a client's local training; losses[s] is the loss of step s before its update.
-template <class T> void train(Network<T>& net, const Samples<T>& data, const Schedule& schedule, const Optimizer& sgd, Key key, double* losses) {
+template <class T> void train(Network<T>& net, const Samples<T>& data, const Schedule& schedule, const Optimizer& sgd,
+                              Key key, double* losses) {
     prepare(net, sgd);
     net.for_each_chain([](Chain<T>& chain) { chain.refresh(); });
     net.remember_frozen_features(data, schedule);
@@ -244,7 +252,7 @@ template <class T, class Work> void score(Network<T>& net, const Samples<T>& dat
         pass.batch = int(std::min<std::int64_t>(net.batch(), data.count - first));
         for (int q = 0; q < pass.batch; q++) order[q] = first + q;
         net.forward(data, order.data(), pass);
-        for (int q = 0; q < pass.batch; q++) work(first + q, net.head->output() + q * net.head->output_map().stored);
+        for (int q = 0; q < pass.batch; q++) work(first + q, net.head->output() + q * net.head->output_map().size());
     }
 }
 

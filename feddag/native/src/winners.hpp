@@ -1,7 +1,7 @@
 // The backward pass of a convolution over its live winners. They are listed pixel by pixel, which is the order of the
 // input gradient (a pixel's patch receives the weights of the channels that won there, each times its gradient), and
-// then dealt out by channel, which is the order of the weight gradient (a channel receives the patches it won with, each
-// times its gradient). Both sums hold a chunk of the patch in registers while they walk a list.
+// then dealt out by channel, which is the order of the weight gradient (a channel receives the patches it won with,
+// each times its gradient). Both sums hold a chunk of the patch in registers while they walk a list.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -41,7 +41,8 @@ template <class T, int V> void add_listed(const T* x, const int* shift, const Wi
 // gx[shift[v]] += sum over a list of value[e] * weights[number[e] * patch + v], V vectors at once, stored in ascending
 // order because the surplus of one may overlap the next.
 template <class T, int V>
-void spread_listed(const T* weights, std::ptrdiff_t patch, const int* shift, const int* number, const T* value, int count, T* gx) {
+void spread_listed(const T* weights, std::ptrdiff_t patch, const int* shift, const int* number, const T* value,
+                   int count, T* gx) {
     constexpr int L = kLanes<T>;
     Vec<T> total[V];
     FEDDAG_UNROLL for (int v = 0; v < V; v++) total[v] = load(gx + shift[v]);
@@ -52,8 +53,12 @@ void spread_listed(const T* weights, std::ptrdiff_t patch, const int* shift, con
     FEDDAG_UNROLL for (int v = 0; v < V; v++) store(gx + shift[v], total[v]);
 }
 
-template <class T, int... V> constexpr auto adders(std::integer_sequence<int, V...>) { return std::array{add_listed<T, V + 1>...}; }
-template <class T, int... V> constexpr auto spreaders(std::integer_sequence<int, V...>) { return std::array{spread_listed<T, V + 1>...}; }
+template <class T, int... V> constexpr auto adders(std::integer_sequence<int, V...>) {
+    return std::array{add_listed<T, V + 1>...};
+}
+template <class T, int... V> constexpr auto spreaders(std::integer_sequence<int, V...>) {
+    return std::array{spread_listed<T, V + 1>...};
+}
 
 // Calls work(first vector, count) for chunks of nearly equal size.
 template <class Work> void in_chunks(int vectors, Work work) {
@@ -70,8 +75,12 @@ public:
     WinnerLists() = default;
     // Room for the winners of `windows` windows of `pixels` pixels.
     WinnerLists(int windows, int pixels, int channels)
-        : most_(windows), number_(std::size_t(windows) * channels + kLanes<T>), gradient_(number_.size()), patch_(number_.size()),
-          by_channel_(std::size_t(channels) * windows), end_(channels) {
+        : most_(windows),
+          number_(std::size_t(windows) * channels + kLanes<T>),
+          gradient_(number_.size()),
+          patch_(number_.size()),
+          by_channel_(std::size_t(channels) * windows),
+          end_(channels) {
         spots_.reserve(std::size_t(windows) * pixels);
     }
 
@@ -79,7 +88,8 @@ public:
 
     // Lists a window's winners: gradient and winning patch of every channel. The window's patch is `origin` in its
     // sample, its pixels' are `window` further, the sample begins at `sample`.
-    void add(const T* gradient, const Index<T>* from, int channels, std::size_t sample, int origin, const std::vector<int>& window) {
+    void add(const T* gradient, const Index<T>* from, int channels, std::size_t sample, int origin,
+             const std::vector<int>& window) {
         for (int pixel : window) {
             const Index<T> here = origin + pixel, patch = Index<T>(sample) + here;
             const int count = compact<T>(from, here, gradient, channels, &number_[count_], &gradient_[count_]);
@@ -103,7 +113,8 @@ public:
         in_chunks(int(shift.size()), [&](int first, int vectors) {
             for (std::size_t c = 0; c < end_.size(); c++) {
                 const Win<T>* begin = by_channel_.data() + c * most_;
-                if (begin < end_[c]) add[vectors - 1](x, &shift[first], begin, end_[c], gradient + c * patch + first * kLanes<T>);
+                T* sum = gradient + c * patch + first * kLanes<T>;
+                if (begin < end_[c]) add[vectors - 1](x, &shift[first], begin, end_[c], sum);
             }
         });
     }
@@ -112,8 +123,8 @@ public:
         const std::ptrdiff_t patch = std::ptrdiff_t(shift.size()) * kLanes<T>;
         in_chunks(int(shift.size()), [&](int first, int vectors) {
             for (const Spot& spot : spots_)
-                spread[vectors - 1](weights + first * kLanes<T>, patch, &shift[first], &number_[spot.first], &gradient_[spot.first],
-                                    spot.count, gx + spot.patch);
+                spread[vectors - 1](weights + first * kLanes<T>, patch, &shift[first], &number_[spot.first],
+                                    &gradient_[spot.first], spot.count, gx + spot.patch);
         });
     }
 
