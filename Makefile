@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # -n 2: two test processes of one thread each
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: run test lint types unit clean
+.PHONY: run test lint types unit test-sanitized clean
 
 run: $(READY)
 	@$(BIN)/feddag compare --fresh --runs runs
@@ -31,6 +31,10 @@ $(READY): pyproject.toml constraints.txt setup.py $(wildcard feddag/native/src/*
 	@echo "installing what is needed into $(VENV) (once)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
+
+# The native trainer's tests under the address and undefined-behaviour sanitizers (minutes; needs gcc's libasan).
+test-sanitized: $(READY)
+	PYTHON=$(BIN)/python feddag/native/sanitize.sh -q
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
