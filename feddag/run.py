@@ -203,39 +203,40 @@ class _Loop:
         )
         self.method = experiment.method_class(experiment.settings)
         self.key = experiment.key()
+        self.present: tuple[ClientId, ...] = ()
         self.began = time.perf_counter()
         self.seconds_before = 0.0  # spent before a resume
 
     def run_to_end(self, resume: bool) -> Record:
         done = self._restore() if resume else None
         if done is None:
+            self.present = self.federation.clients
             self.method.start(self.federation)
             self._checkpoint(0)
-        present = self.federation.clients
         for number in range((done or 0) + 1, self.experiment.rounds + 1):
             began = time.perf_counter()
             self.federation.begin_round(number)
-            present = self._welcome(present)
+            self._welcome()
             sampled = self.method.sample(self.federation)
             self.method.round(self.federation, sampled)
-            record = self._record(number, present)
+            record = self._record(number)
             record["seconds"] = round(time.perf_counter() - began, 4)
             self.files.append(record)
             self._checkpoint(number)
             if self.observer:
                 self.observer(record)
-        return self._result(present)
+        return self._result()
 
-    def _welcome(self, before: Sequence[ClientId]) -> tuple[ClientId, ...]:
+    def _welcome(self) -> None:
         """Tell the method who came and who went since the last round."""
-        now = self.federation.clients
-        if gone := sorted(set(before) - set(now)):
+        before, self.present = self.present, self.federation.clients
+        if gone := sorted(set(before) - set(self.present)):
             self.method.leave(self.federation, gone)
-        if newcomers := sorted(set(now) - set(before)):
+        if newcomers := sorted(set(self.present) - set(before)):
             self.method.join(self.federation, newcomers)
-        return now
 
-    def _record(self, number: int, clients: Sequence[ClientId]) -> Record:
+    def _record(self, number: int) -> Record:
+        clients = self.present
         scores, loss = self._evaluate(clients)
         accuracy = Accuracy.over(scores)
         traffic = self.federation.traffic
@@ -282,6 +283,7 @@ class _Loop:
         traffic = {name: dict(counter) for name, counter in vars(self.federation.traffic).items()}
         tree = {
             "key": self.key,
+            "present": list(self.present),
             "method": self.method.state_dict(),
             "traffic": traffic,
             "model": (self.model.name, self.model.shape, self.model.num_classes),
@@ -306,10 +308,12 @@ class _Loop:
         self.seconds_before = tree["seconds"]
         self.method.load_state_dict(tree["method"])
         self.engine.restore(states)
+        self.present = tuple(tree["present"])
         self.federation.traffic = Traffic(**{name: Counter(counts) for name, counts in tree["traffic"].items()})
         return int(tree["round"])
 
-    def _result(self, clients: Sequence[ClientId]) -> Record:
+    def _result(self) -> Record:
+        clients = self.present
         history = self.files.read_history()
         tail = history[-max(1, len(history) // 10) :]
         truth = self.partition.truth

@@ -9,6 +9,7 @@ import torch
 
 import feddag
 from feddag.errors import FeddagError
+from feddag.history import RunDirectory
 from feddag.run import Accuracy
 
 QUICK = {"clients": 6, "groups": 3, "rounds": 4, "epochs": 1, "participation": 0.5, "workers": 1}
@@ -158,6 +159,41 @@ def test_held_out_clients_join_only_at_the_end() -> None:
     assert len(result["accuracy"]["per_client"]) == 4
     assert len(result["accuracy_unseen"]["per_client"]) == len(result["accuracy_unseen_finetuned"]["per_client"]) == 2
     assert len(result["clusters"]) == result["clients"] == 6
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_clients_come_and_go_between_rounds(in_tmp: Path, monkeypatch, stopped: bool) -> None:
+    (in_tmp / "watching.py").write_text(
+        "from feddag.methods.fedavg import FedAvg\n"
+        "class Watching(FedAvg):\n"
+        "    name = 'watching'\n"
+        "    def start(self, federation):\n"
+        "        super().start(federation)\n"
+        "        self.seen = [list(federation.clients)]\n"
+        "    def join(self, federation, newcomers):\n"
+        "        self.seen.append(['joined', federation.round, *newcomers])\n"
+        "    def leave(self, federation, gone):\n"
+        "        self.seen.append(['left', federation.round, *gone])\n"
+    )
+    here = {"clients": (0, 1, 2, 3)}
+    monkeypatch.setattr("feddag.engines.local.LocalEngine.population", lambda self: here["clients"])
+
+    def observer(record: dict) -> None:
+        here["clients"] = (0, 1, 2, 3) if record["round"] == 1 else (1, 2, 3, 4, 5)
+        if stopped and record["round"] == 2 and not (in_tmp / "stopped").exists():
+            (in_tmp / "stopped").touch()
+            raise StopError
+
+    experiment = feddag.Experiment(method="watching:Watching", **QUICK)
+    if stopped:
+        with pytest.raises(StopError):
+            feddag.run(experiment, in_tmp / "r", observer=observer)
+    run = feddag.run(experiment, in_tmp / "r", resume=stopped, observer=observer)
+    assert [len(record["clients"]) for record in run.history] == [4, 4, 5, 5]
+    state = RunDirectory(in_tmp / "r").load_checkpoint()[0]["method"]
+    assert state["seen"] == [[0, 1, 2, 3], ["left", 3, 0], ["joined", 3, 4, 5]]
+    assert run.result["participants"] == [1, 2, 3, 4, 5]
+    assert len(run.accuracy.per_client) == 5
 
 
 def test_validation_data_is_used_when_asked_for() -> None:
