@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 
-from feddag import native
+from feddag import __version__, native
 from feddag.compare import compare_methods
 from feddag.data import obtain
 from feddag.data.clients import count_classes
@@ -68,6 +68,22 @@ def given(settings: list[str] | None, **flags: Any) -> dict[str, Any]:
 def read(file: Path | None, settings: list[str] | None, **flags: Any) -> Experiment:
     """CLI over file over default."""
     return read_experiment(file, given(settings, **flags))
+
+
+def show_version(wanted: bool) -> None:
+    """Say the version and end."""
+    if wanted:
+        say(console, f"feddag {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def start(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="say the version")
+    ] = False,
+) -> None:
+    """Clustered federated learning for clients whose data differ."""
 
 
 @app.command()
@@ -282,6 +298,9 @@ def main() -> None:
         code = app(standalone_mode=False)
     except (FeddagError, UsageError) as error:
         said = error.format_message() if isinstance(error, UsageError) else str(error)
+        if said.startswith("Usage:"):  # nothing was asked for: that is no mistake
+            print(said)
+            sys.exit(0)
         print(f"feddag: {said}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:

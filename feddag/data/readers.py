@@ -429,7 +429,7 @@ def read_npz(path: Path) -> Parts:
             raise ValueError("it is no complete zip archive")
         with np.load(file, allow_pickle=False) as archive:
             held = {name: archive[name] for name in archive.files}
-    endings = ("",) if "x" in held else ("_train", "_test")
+    endings = ("_train", "_test") if "x_train" in held else ("",)
     needed = [f"{name}{ending}" for ending in endings for name in ("x", "y")]
     allowed = [f"{name}{ending}" for ending in endings for name in NPZ_FIELDS] + ["classes", "domains"]
     needed += [f"{name}_train" for name in NPZ_FIELDS if f"{name}_test" in held]
