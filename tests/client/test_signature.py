@@ -1,0 +1,91 @@
+"""Signatures against a full singular value decomposition, and in the cases where there is little to sign."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feddag.client.signature import Signature, principal_vectors, signature, sparsified
+from feddag.errors import FeddagError
+
+
+@given(
+    rows=st.sampled_from([1, 2, 5, 40, 130, 260]), features=st.sampled_from([2, 7, 150, 300]), seed=st.integers(0, 99)
+)
+@settings(max_examples=40, deadline=None)
+def test_the_vectors_are_those_of_a_full_decomposition(rows: int, features: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    scales = 3.0 ** -np.arange(features)  # well-separated, so that every vector is determined up to its sign
+    samples = generator.standard_normal((rows, features)) * scales
+    found = principal_vectors(samples, 3)
+    expected = np.linalg.svd(samples, full_matrices=False)[2][: len(found)]
+    assert len(found) == min(3, rows, features)
+    np.testing.assert_allclose(np.abs((found * expected).sum(axis=1)), 1, atol=1e-6)
+
+
+def test_samples_that_span_less_give_fewer_vectors() -> None:
+    assert principal_vectors(np.ones((5, 4)), 3).shape == (1, 4)
+    assert principal_vectors(np.zeros((5, 4)), 3).shape == (0, 4)
+
+
+def test_standardised_inputs_do_not_see_brightness_or_contrast() -> None:
+    x = np.random.default_rng(0).random((20, 4, 4))
+    y = np.zeros(20, int)
+    plain, bright = signature(x, y, 1), signature(x * 3 + 7, y, 1)
+    np.testing.assert_allclose(np.abs((plain.vectors * bright.vectors).sum(-1)), 1, atol=1e-5)
+    raw = signature(x * 3 + 7, y, 1, inputs="raw")
+    assert abs(float((plain.vectors[0, 0] * raw.vectors[0, 0]).sum())) < 0.5
+
+
+def test_little_data() -> None:
+    constant = signature(np.full((2, 9), 5.0), np.array([0, 1]), 3)  # nothing left when standardised
+    assert not constant.vectors.any() and constant.counts.tolist() == [1, 1, 0]
+    nothing = signature(np.zeros((0, 9)), np.zeros(0, int), 3)
+    assert nothing.vectors.shape == (3, 3, 9) and nothing.counts.tolist() == [0, 0, 0]
+
+
+def test_a_subsample_is_drawn_by_the_seed_and_counts_stay_whole() -> None:
+    x, y = np.random.default_rng(0).random((50, 6)), np.zeros(50, int)
+    one, same, other = (signature(x, y, 1, per_class=10, seed=seed) for seed in (0, 0, 1))
+    assert np.array_equal(one.vectors, same.vectors) and not np.array_equal(one.vectors, other.vectors)
+    assert one.counts.tolist() == [50]
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "sentence"),
+    [
+        (np.ones((3, 2)), [0, 1], "x has 3 samples and y 2 labels"),
+        (np.full((1, 2), np.nan), [0], "not a finite number"),
+        (np.ones((1, 2)), [5], "labels from 5 to 5, allowed are 0 to 2"),
+    ],
+)
+def test_what_cannot_be_signed_is_refused(x, y, sentence) -> None:
+    with pytest.raises(FeddagError, match=sentence):
+        signature(x, np.array(y), 3)
+
+
+def test_a_signature_is_one_safe_file(tmp_path: Path) -> None:
+    made = signature(np.random.default_rng(0).random((9, 5)), np.arange(9) % 2, 2, update=np.arange(4))
+    made.save(tmp_path / "a.sig")
+    back = Signature.load(tmp_path / "a.sig")
+    for name, array in vars(made).items():
+        np.testing.assert_array_equal(getattr(back, name), array)
+    assert back.nbytes == 4 * 2 * 3 * 5 + 8 * 2 + 4 * 4
+    assert [path.name for path in tmp_path.iterdir()] == ["a.sig"]
+    (tmp_path / "b.sig").write_bytes((tmp_path / "a.sig").read_bytes()[:-1])
+    for name in ("b.sig", "none.sig"):
+        with pytest.raises(FeddagError, match="is not a signature"):
+            Signature.load(tmp_path / name)
+
+
+def test_all_clients_keep_the_same_coordinates() -> None:
+    before = {"b": np.zeros(60, np.float32), "a": np.zeros((5, 8), np.float32)}
+    after = {"a": np.arange(40, dtype=np.float32).reshape(5, 8), "b": 100 + np.arange(60, dtype=np.float32)}
+    kept = sparsified(before, after, 0.1, seed=3)
+    assert len(kept) == 10
+    numbers = [int(value) if value < 40 else int(value) - 60 for value in kept]  # place in a, then in b
+    assert numbers == sorted(set(numbers))
+    twice = {name: 2 * value for name, value in after.items()}
+    np.testing.assert_array_equal(sparsified(before, twice, 0.1, seed=3), 2 * kept)
