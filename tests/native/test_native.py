@@ -306,7 +306,7 @@ def test_gradients_equal_finite_differences(layers: list[nn.Module]) -> None:
     rng = np.random.default_rng(1)
     shape = (2, 6, 7)
     encoder = copy.deepcopy(nn.Sequential(*layers))
-    for layer in encoder:  # the same weights in every session: a slope taken across a kink of ReLU would be wrong
+    for layer in encoder:  # the same weights every time: a slope taken across a kink of ReLU would be wrong
         if hasattr(layer, "reset_parameters"):
             layer.reset_parameters()
     model = Single(encoder, nn.Linear(width(encoder, shape), 3)).double()
