@@ -7,10 +7,11 @@ case $python in /*) ;; *) python=$PWD/$python ;; esac
 cd "$(dirname "$0")/../.."
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-cp -r feddag tests setup.py pyproject.toml "$scratch"
+cp -r feddag tests setup.py pyproject.toml README.md "$scratch"
 rm -f "$scratch"/feddag/native/*.so
 cd "$scratch"
 FEDDAG_SANITIZE=address,undefined "$python" setup.py -q build_ext --inplace
+ls feddag/native/_portable*.so > /dev/null  # nothing built, nothing tested: that is a failure
 # Python itself is not instrumented, so the checkers (and the library whose exceptions they watch) are loaded first;
 # what the interpreter never frees is not a leak of ours.
 preload=""
