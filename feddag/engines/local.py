@@ -355,7 +355,7 @@ def _work_on(connection: Any, folder: Path, place: Workplace) -> None:
             packed = connection.recv_bytes()
             try:
                 outcome: Done | Tensor | str = worker.do(ForkingPickler.loads(packed))
-            except Exception:
+            except Exception:  # whatever a step does wrong, the parent must hear of it
                 outcome = traceback.format_exc()
             _send(connection, outcome)
 
