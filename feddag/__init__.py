@@ -8,9 +8,23 @@ True
 
 __version__ = "0.1.0"
 
+from feddag.client.signature import Signature, signature
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.methods import Method, MethodSettings
 from feddag.run import Run, load, run
+from feddag.server.grouping import Grouping, group
 
-__all__ = ["Experiment", "FeddagError", "Method", "MethodSettings", "Run", "load", "run"]
+__all__ = [
+    "Experiment",
+    "FeddagError",
+    "Grouping",
+    "Method",
+    "MethodSettings",
+    "Run",
+    "Signature",
+    "group",
+    "load",
+    "run",
+    "signature",
+]

@@ -264,6 +264,25 @@ def bench_scale(json_file: JsonOption = None) -> None:
     show_bench("many clients", scale.COLUMNS, scale.table(rows), rows, json_file)
 
 
+@bench_app.command("groups")
+def bench_groups(
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2,3,4",
+    settings: Annotated[str, typer.Option(help="semicolon-separated; all if empty")] = "",
+    datasets: Annotated[str, typer.Option(help="comma-separated; all if empty")] = "",
+    json_file: JsonOption = None,
+) -> None:
+    """Are the groups right? Ours, the paper's and PACFL's; in brackets at the best threshold. Goes on from FILE."""
+    from feddag.bench import groups
+
+    wanted = [name.strip() for name in settings.split(";") if name.strip()]
+    for name in wanted:
+        if name not in groups.SETTINGS:
+            raise FeddagError(f"--settings '{name}' is not one of {'; '.join(groups.SETTINGS)}")
+    sets = [name for name in datasets.split(",") if name]
+    rows = groups.measure(json_file, whole_numbers("--seeds", seeds), wanted, sets)
+    show_table(console, "adjusted Rand index (at the best threshold)", groups.COLUMNS, groups.table(rows), texts=2)
+
+
 def show_bench(title: str, columns: Sequence[str], table: list[list[str]], rows: Any, json_file: Path | None) -> None:
     """Print what was measured, and where; keep every number if a file is named."""
     from feddag.bench.common import machine

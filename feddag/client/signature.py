@@ -1,7 +1,7 @@
 """A client's signature: what it sends once to be grouped. A few principal vectors per class, counts, an update."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 from scipy.linalg import eigh
-from scipy.sparse.linalg import svds
 
 from feddag.errors import FeddagError
 from feddag.rng import rng
 
-FEW_SAMPLES = 100  # up to here the Gram matrix is the faster way to the leading vectors
+Inputs = Literal["standardised", "raw"]
+HALVINGS = 4  # random divisions in two that a reliability is averaged over
+HALVED = 200  # samples of a class that are enough to measure its noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,16 +24,29 @@ class Signature:
     """What one client tells about its data: arrays and numbers only, small enough to send once."""
 
     vectors: NDArray[np.float32]
-    """classes x p x features: unit vectors that span most of a class's samples; rows of zeros where there are fewer."""
+    """classes x p x features: principal vectors of each class, longest first, each as long as the root of its
+    eigenvalue, scaled so that the second moment they make up has norm 1; rows of zeros where there are fewer."""
     counts: NDArray[np.int64]
     """How many samples of each class the client has."""
+    reliability: NDArray[np.float32]
+    """Per class: how much of the second moment another sample of this size would repeat, 0 to 1; 0 where unknown."""
     update: NDArray[np.float32]
     """The warm-up's change of the model at the shared coordinates; empty if there was no warm-up."""
+    update_reliability: NDArray[np.float32]
+    """The same for the update, one number; 0 where unknown."""
+
+    def __post_init__(self) -> None:
+        classes = self.vectors.shape[0] if self.vectors.ndim == 3 else -1
+        if self.counts.shape != (classes,) or self.reliability.shape != (classes,) or self.update.ndim != 1:
+            raise FeddagError("a signature needs classes x p x features vectors, and a count and reliability per class")
+        for name, array in vars(self).items():
+            if not np.isfinite(array).all():
+                raise FeddagError(f"the signature's {name} holds a value that is not a finite number")
 
     @property
     def nbytes(self) -> int:
         """Bytes it takes on the wire."""
-        return self.vectors.nbytes + self.counts.nbytes + self.update.nbytes
+        return sum(array.nbytes for array in vars(self).values())
 
     def save(self, path: str | Path) -> None:
         """Write it as one safetensors file, whole or not at all."""
@@ -46,8 +60,8 @@ class Signature:
         """Read what `save` wrote."""
         try:
             arrays = load_file(path)
-            return cls(**{name: arrays[name] for name in ("vectors", "counts", "update")})
-        except (OSError, SafetensorError, KeyError) as error:
+            return cls(**{item.name: arrays[item.name] for item in fields(cls)})
+        except (OSError, SafetensorError, KeyError, FeddagError) as error:
             raise FeddagError(f"'{path}' is not a signature: {error}") from None
 
 
@@ -57,69 +71,125 @@ def signature(
     num_classes: int,
     *,
     vectors: int = 3,
-    inputs: Literal["standardised", "raw"] = "standardised",
-    per_class: int | None = None,
+    inputs: Inputs = "standardised",
+    per_class: int | None = 1000,
     update: NDArray[np.float32] | None = None,
+    update_reliability: float = 0.0,
     seed: int = 0,
 ) -> Signature:
     """The signature of samples `x` (any shape) with labels `y` in 0 .. num_classes - 1.
 
-    Inputs are standardised sample by sample unless "raw": brightness would otherwise drown what the samples show.
-    `per_class` bounds how many samples of a class are looked at (A.6.2).
+    Inputs are standardised sample by sample unless "raw": brightness would otherwise drown what the samples show. Give
+    an encoder's features as `x` to compare those instead. At most `per_class` samples of a class are looked at
+    (A.6.2). `update` is the change of a common model in a short training here (see `sparsified`).
 
     >>> sig = signature(np.eye(4), np.array([0, 0, 0, 2]), num_classes=3, vectors=2, inputs="raw")
     >>> sig.counts.tolist(), sig.vectors.shape, np.abs(sig.vectors[2]).tolist()
     ([3, 0, 1], (3, 2, 4), [[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
     """
-    flat = np.asarray(x, np.float64).reshape(len(x), int(np.prod(np.shape(x)[1:])))
+    flat = np.asarray(x).reshape(len(x), int(np.prod(np.shape(x)[1:])))
     labels = np.asarray(y)
-    if len(flat) != len(labels):
-        raise FeddagError(f"x has {len(flat)} samples and y {len(labels)} labels")
-    if not np.isfinite(flat).all():
-        raise FeddagError("x holds a value that is not a finite number")
-    if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
-        raise FeddagError(f"y holds labels from {labels.min()} to {labels.max()}, allowed are 0 to {num_classes - 1}")
-    if inputs == "standardised":
-        spread = flat.std(axis=1, keepdims=True)
-        flat = (flat - flat.mean(axis=1, keepdims=True)) / np.where(spread > 0, spread, 1)
+    _check(flat, labels, num_classes, vectors, per_class)
     table = np.zeros((num_classes, vectors, flat.shape[1]), np.float32)
+    reliability = np.zeros(num_classes, np.float32)
     for label in np.unique(labels):
-        samples = flat[labels == label]
-        if per_class is not None and len(samples) > per_class:
-            samples = samples[np.sort(rng(seed, "signature", int(label)).permutation(len(samples))[:per_class])]
-        found = principal_vectors(samples, vectors)
-        table[label, : len(found)] = found
-    counts = np.bincount(labels, minlength=num_classes).astype(np.int64)
-    return Signature(table, counts, np.zeros(0, np.float32) if update is None else np.asarray(update, np.float32))
+        generator = rng(seed, "signature", int(label))
+        chosen = np.flatnonzero(labels == label)
+        if per_class is not None and len(chosen) > per_class:
+            chosen = np.sort(generator.permutation(chosen)[:per_class])
+        samples = standardised(flat[chosen]) if inputs == "standardised" else flat[chosen].astype(np.float64)
+        lengths, found = principal_vectors(samples, vectors)
+        norm = np.sqrt(np.sum(lengths**4)) or 1.0  # of the second moment that the vectors make up
+        table[label, : len(found)] = found * (lengths / np.sqrt(norm))[:, None]
+        reliability[label] = split_half_reliability(samples, vectors, generator)
+    return Signature(
+        vectors=table,
+        counts=np.bincount(labels, minlength=num_classes).astype(np.int64),
+        reliability=reliability,
+        update=np.zeros(0, np.float32) if update is None else np.asarray(update, np.float32),
+        update_reliability=np.asarray(update_reliability, np.float32),
+    )
 
 
-def principal_vectors(samples: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """The leading right singular vectors of samples x features, uncentred; fewer where the samples span less.
+def standardised(flat: NDArray[Any]) -> NDArray[np.float64]:
+    """Every sample with mean 0 and standard deviation 1; a constant one becomes zeros.
 
-    >>> np.abs(principal_vectors(np.array([[3.0, 4.0], [6.0, 8.0]]), 2)).round(6).tolist()
-    [[0.6, 0.8]]
+    >>> standardised(np.array([[1, 3], [5, 5]])).tolist()
+    [[-1.0, 1.0], [0.0, 0.0]]
     """
-    rows, features = samples.shape
-    count = min(count, rows, features)
-    if min(rows, features) > max(FEW_SAMPLES, count):
-        start = np.random.default_rng(0).standard_normal(min(rows, features))  # always the same: no randomness
-        _, values, vectors = svds(samples, k=count, v0=start)
-    else:
-        wide = rows < features
-        gram = samples @ samples.T if wide else samples.T @ samples
-        squares, inner = eigh(gram, subset_by_index=(len(gram) - count, len(gram) - 1))
-        values = np.sqrt(np.clip(squares, 0, None))
-        vectors = (inner.T @ samples / np.where(values > 0, values, 1)[:, None]) if wide else inner.T
-    order = np.argsort(-values)
-    spanned = values[order] > 1e-6 * max(values.max(initial=0), np.finfo(float).tiny)
-    found: NDArray[np.float64] = vectors[order][spanned]
-    return found
+    centred = flat - flat.mean(axis=1, keepdims=True, dtype=np.float64)
+    spread = centred.std(axis=1, keepdims=True)
+    unit: NDArray[np.float64] = centred / np.where(spread > 0, spread, 1)
+    return unit
+
+
+def principal_vectors(samples: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The leading singular values and right singular vectors of samples x features, uncentred, by the Gram matrix.
+
+    >>> values, vectors = principal_vectors(np.array([[3.0, 4.0], [6.0, 8.0]]), 2)
+    >>> (values**2).round(6).tolist(), np.abs(vectors).round(6).tolist()
+    ([125.0], [[0.6, 0.8]])
+    """
+    wide = samples.shape[0] < samples.shape[1]
+    values, inner = _leading(samples @ samples.T if wide else samples.T @ samples, count)
+    return values, (inner.T @ samples / values[:, None]) if wide else inner.T
+
+
+def split_half_reliability(samples: NDArray[np.float64], count: int, generator: np.random.Generator) -> float:
+    """How alike the second moments of two halves are, carried over to the whole (Spearman-Brown): 2 r / (1 + r).
+
+    Sampling noise falls with 1 / n, so a half has twice the noise: its cosine r = 1 / (1 + 2 noise) gives the noise of
+    any size. At most `HALVED` samples are divided. Fewer than two samples tell nothing: 0.
+    """
+    size = len(samples)
+    if size < 2:
+        return 0.0
+    looked_at = samples[np.sort(generator.permutation(size)[:HALVED])]
+    gram = looked_at @ looked_at.T
+    cosines = []
+    for _ in range(HALVINGS):
+        order = generator.permutation(len(gram))
+        one, other = order[: len(gram) // 2], order[len(gram) // 2 :]
+        (length, inner), (other_length, other_inner) = (_leading(gram[np.ix_(h, h)], count) for h in (one, other))
+        across = inner.T @ gram[np.ix_(one, other)] @ other_inner
+        norms = np.sqrt(np.sum(length**4) * np.sum(other_length**4))
+        cosines.append(np.sum(across**2) / norms if norms > 0 else 0.0)
+    alike = float(np.clip(np.mean(cosines), 0, 1))
+    if alike == 0:
+        return 0.0
+    noise_of_one_sample = len(gram) / 2 * (1 - alike) / alike
+    return size / (size + noise_of_one_sample)
+
+
+def _leading(gram: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The largest singular values and their vectors (in columns) from a Gram matrix, none that are nothing."""
+    last = len(gram) - 1
+    squares, inner = eigh(gram, subset_by_index=(max(last + 1 - count, 0), last))
+    spanned = squares > 1e-12 * max(float(squares[-1]), np.finfo(float).tiny)
+    values: NDArray[np.float64] = np.sqrt(squares[spanned][::-1])
+    return values, inner[:, spanned][:, ::-1]
+
+
+def _check(x: NDArray[Any], y: NDArray[Any], num_classes: int, vectors: int, per_class: int | None) -> None:
+    if len(x) != len(y):
+        raise FeddagError(f"x has {len(x)} samples and y {len(y)} labels")
+    if not np.isfinite(x).all():
+        raise FeddagError("x holds a value that is not a finite number")
+    if len(y) and not (y.min() >= 0 and y.max() < num_classes):
+        raise FeddagError(f"y holds labels from {y.min()} to {y.max()}, allowed are 0 to {num_classes - 1}")
+    if vectors < 1 or (per_class is not None and per_class < 1):
+        raise FeddagError(f"vectors = {vectors} and per_class = {per_class} must be at least 1")
 
 
 def sparsified(
     before: Mapping[str, NDArray[np.float32]], after: Mapping[str, NDArray[np.float32]], sparsity: float, seed: int
 ) -> NDArray[np.float32]:
-    """The change between two sets of weights at one random set of coordinates that all clients of a seed share."""
+    """The change between two sets of weights at one random set of coordinates that all clients of a seed share.
+
+    >>> before, after = {"w": np.zeros(4, np.float32)}, {"w": np.ones(4, np.float32)}
+    >>> sparsified(before, after, sparsity=0.5, seed=0).tolist()
+    [1.0, 1.0]
+    """
     change = np.concatenate([(after[name] - before[name]).ravel() for name in sorted(before)])
     kept = max(1, round(sparsity * len(change)))
     coordinates = np.sort(rng(seed, "coordinates").choice(len(change), kept, replace=False))

@@ -31,11 +31,7 @@ class Train(Step):
     def run(self, client: Client) -> Result:
         start = client.weights(self.model)
         batches = list(draw_batches(len(client.y), client.settings, client.rng("batches")))
-        work = (start, client.x, client.y, batches, client.settings, client.key("dropout"), self.proximal)
-        if client.network is not None:
-            trained, losses = train_natively(client.network, *work)
-        else:
-            trained, losses = train(client.model, *work)
+        trained, losses = fit(client, start, batches, proximal=self.proximal)
         client.current = trained
         if self.keep is not None:
             client.keep(self.keep, trained)
@@ -44,6 +40,14 @@ class Train(Step):
             numbers={"loss": float(losses.mean())},
             samples=sum(map(len, batches)),
         )
+
+
+def fit(
+    client: Client, start: Weights, batches: list[NDArray[np.int64]], *, proximal: float = 0.0
+) -> tuple[Weights, Tensor]:
+    """Train on the client's samples in the given batches, natively where that is possible."""
+    work = (start, client.x, client.y, batches, client.settings, client.key("dropout"), proximal)
+    return train(client.model, *work) if client.network is None else train_natively(client.network, *work)
 
 
 def draw_batches(samples: int, settings: LocalSettings, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:

@@ -39,6 +39,7 @@ class Client:
     network: Network | None
     """The same network as the native trainer takes it; None where PyTorch does the work."""
     settings: LocalSettings
+    num_classes: int
     fetch: Callable[[Ref], Weights]
     score: Callable[[Weights], Tensor]
     """Counts per class of a model on this client's test samples (see `count_correct`)."""

@@ -91,6 +91,7 @@ class Worker:
             model=self._model,
             network=self._place.network,
             settings=self._place.settings,
+            num_classes=int(self._data.num_classes),
             fetch=self._fetch,
             score=lambda weights: self._score(weights, self._data.blocks(work.job.client)),
             seed=self._place.seed,

@@ -1,0 +1,145 @@
+"""Are the groups right? Adjusted Rand index of every way of grouping, on the partitions whose truth is known.
+
+Choices were made on seeds 100 and up; what is published uses seeds 0 to 4.
+"""
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics import adjusted_rand_score
+
+from feddag.bench.common import CORES, shown
+from feddag.client.signature import Signature
+from feddag.client.warmup import Sign, received
+from feddag.data.clients import lay_out
+from feddag.engines.local import LocalEngine
+from feddag.experiment import Experiment
+from feddag.federation import Federation, Job
+from feddag.history import write_atomically
+from feddag.run import prepare
+from feddag.server.clustering import Tree
+from feddag.server.grouping import Grouping, group
+
+Row = dict[str, Any]
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "label-skew 0.2, quantity 1": {"partition": "label-skew", "labels": 0.2, "quantity": 1.0},
+    "label-skew 0.2, quantity 0.25": {"partition": "label-skew", "labels": 0.2, "quantity": 0.25},
+    "label-skew 0.3, quantity 1": {"partition": "label-skew", "labels": 0.3, "quantity": 1.0},
+    "label-skew 0.3, quantity 0.25": {"partition": "label-skew", "labels": 0.3, "quantity": 0.25},
+    "concept-shift": {"partition": "concept-shift"},
+    "iid": {"partition": "iid"},
+    "11 pairs": {"partition": "pairs"},
+    "4 corruptions": {"partition": "feature-skew", "corruptions": "gaussian_noise,motion_blur,invert,rotate"},
+    "domains": {"partition": "feature-skew"},
+    "20 clients": {"partition": "label-skew", "clients": 20},
+    "1,000 clients": {"partition": "label-skew", "clients": 1000},
+}
+WANTED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(list(SETTINGS)[:6], ("fmnist", "cifar10", "svhn")),
+    "11 pairs": ("cifar10", "svhn"),
+    "4 corruptions": ("cifar10",),
+    "domains": ("pacs", "office-caltech10"),
+    "20 clients": ("fmnist",),
+    "1,000 clients": ("fmnist",),
+}
+WAYS: dict[str, dict[str, Any]] = {
+    "feddag": {},
+    "feddag, data only": {"views": ("classes", "data")},
+    "feddag, gradient only": {"views": ("gradient",)},
+    "Eq. 6": {"fusion": "data"},
+    "Eq. 3": {"fusion": "gradient"},
+    "Eq. 7-8, projected": {"fusion": "projected"},
+    "Eq. 7-8, mlp": {"fusion": "mlp"},
+    "PACFL": {"fusion": "stacked"},
+}
+LARGE = 400  # clients above which only our own way is run: the others are not made for it
+
+
+def measure(kept: Path | None, seeds: Sequence[int], settings: Sequence[str], datasets: Sequence[str]) -> list[Row]:
+    """A row for each setting, dataset and seed; rows that the file already has are not measured again."""
+    rows: list[Row] = json.loads(kept.read_text())["rows"] if kept is not None and kept.exists() else []
+    done = {(row["setting"], row["dataset"], row["seed"]) for row in rows}
+    for seed in seeds:
+        for setting in settings or list(SETTINGS):
+            for dataset in [name for name in WANTED[setting] if not datasets or name in datasets]:
+                if (setting, dataset, seed) not in done:
+                    rows.append(_measured(setting, dataset, seed))
+                    if kept is not None:
+                        write_atomically(kept, json.dumps({"rows": rows}, indent=0) + "\n")
+    chosen = set(settings or SETTINGS)
+    return [row for row in rows if row["seed"] in seeds and row["setting"] in chosen]
+
+
+def experiment_of(setting: str, dataset: str, seed: int) -> Experiment:
+    """What stands behind a row: LeNet-5 for the warm-up, 100 clients (40 where there are few samples)."""
+    fields = {"clients": 40 if dataset == "office-caltech10" else 100, "model": "lenet5", **SETTINGS[setting]}
+    return Experiment(dataset=dataset, seed=seed, **fields)
+
+
+def signatures_of(experiment: Experiment, sign: dict[str, Any] | None = None) -> tuple[list[Signature], list[int]]:
+    """Every client's signature, and the true groups."""
+    dataset, partition, place = prepare(experiment)
+    engine = LocalEngine(lay_out(dataset, partition, experiment.seed), place, CORES)
+    try:
+        federation = Federation(engine, place.model, experiment.seed, 1.0)
+        start = federation.put(federation.initial_weights())
+        step = Sign(start, **({"steps": 20, "sparsity": 0.02, "send": False} | (sign or {})))
+        replies = federation.ask(Job(client, step) for client in federation.clients)
+    finally:
+        engine.close()
+    return [received(reply.results[0]) for reply in replies], list(partition.truth or ())
+
+
+def _measured(setting: str, dataset: str, seed: int) -> Row:
+    started = time.perf_counter()
+    signatures, truth = signatures_of(experiment_of(setting, dataset, seed))
+    row: Row = {"setting": setting, "dataset": dataset, "seed": seed, "true": len(set(truth)), "ways": {}}
+    row["signing_seconds"] = round(time.perf_counter() - started, 2)
+    row["signature_bytes"] = signatures[0].nbytes
+    for name, options in WAYS.items():
+        if len(signatures) > LARGE and options:
+            continue
+        started = time.perf_counter()
+        found = group(signatures, seed=seed, **options)
+        row["ways"][name] = {
+            "clusters": found.clusters_,
+            "ari": round(adjusted_rand_score(truth, found.labels_), 4),
+            "best": round(best_threshold(found, truth), 4),
+            "seconds": round(time.perf_counter() - started, 3),
+        }
+    return row
+
+
+def best_threshold(found: Grouping, truth: Sequence[int]) -> float:
+    """The adjusted Rand index at the threshold that suits the truth best: what the distances could give."""
+    return float(max(adjusted_rand_score(truth, labels) for labels in _every_cut(found.tree_)))
+
+
+def _every_cut(tree: Tree) -> Iterator[NDArray[np.int64]]:
+    heights = np.unique(tree.heights)
+    for alpha in [heights[0] - 1, *((heights[1:] + heights[:-1]) / 2), heights[-1] + 1]:
+        yield tree.cut(float(alpha))
+
+
+COLUMNS = ["setting", "dataset", "seeds", "true", *(f"{name}" for name in WAYS)]
+
+
+def table(rows: list[Row]) -> list[list[str]]:
+    """Means over seeds: the index at the way's own rule, and in brackets at its best threshold."""
+    lines = []
+    for setting, dataset in dict.fromkeys((row["setting"], row["dataset"]) for row in rows):
+        these = [row for row in rows if (row["setting"], row["dataset"]) == (setting, dataset)]
+        cells = []
+        for way in WAYS:
+            scores = [row["ways"][way] for row in these if way in row["ways"]]
+            mean = {key: float(np.mean([score[key] for score in scores])) for key in ("ari", "best")} if scores else {}
+            cells.append(f"{shown(mean.get('ari'), 3)} ({shown(mean.get('best'), 3)})" if scores else "-")
+        true = "/".join(str(count) for count in sorted({row["true"] for row in these}))
+        lines.append([setting, dataset, str(len(these)), true, *cells])
+    return lines

@@ -1,0 +1,115 @@
+"""A short training beside the data, and the signature that the server groups clients by (§3.1)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from feddag.client.signature import Inputs, Signature, signature, sparsified
+from feddag.client.train import fit
+from feddag.client.work import Client
+from feddag.federation import Ref, Result, Step, Weights
+
+
+@dataclass(frozen=True)
+class Sign(Step):
+    """Train a little from the common start, without federation, and tell what that and the samples look like.
+
+    The client divides its samples in two and trains on each half: the mean of the two changes is its update, and how
+    alike they are tells how much of it is noise. Every batch holds the client's classes in equal parts: a class mix is
+    not a concept, and would otherwise be most of what the update shows.
+    """
+
+    model: Ref
+    steps: int
+    sparsity: float
+    vectors: int = 3
+    inputs: Inputs = "standardised"
+    per_class: int | None = 1000
+    send: bool = True
+    """Whether the trained weights (the mean of the halves) travel as well: clusters start from them (Eq. 22)."""
+
+    def run(self, client: Client) -> Result:
+        start = client.weights(self.model)
+        halves = divide(client.y.numpy(), client.rng("halves"))
+        trained = []
+        for number, half in enumerate(halves):
+            generator = client.rng("warm-up", number)
+            batches = balanced_batches(client.y.numpy(), half, self.steps, client.settings.batch_size, generator)
+            trained.append(fit(client, start, batches)[0])
+        mean = {name: torch.stack([half[name] for half in trained]).mean(0) for name in start}
+        changes = [sparsified(_arrays(start), _arrays(half), self.sparsity, client.seed) for half in trained]
+        made = signature(
+            client.x.numpy(),
+            client.y.numpy(),
+            client.num_classes,
+            vectors=self.vectors,
+            inputs=self.inputs,
+            per_class=self.per_class,
+            update=np.mean(changes, axis=0, dtype=np.float32),
+            update_reliability=agreement(*changes),
+            seed=client.seed,
+        )
+        client.current = mean
+        return Result(
+            weights=mean if self.send else None,
+            arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in vars(made).items()},
+            samples=2 * self.steps * client.settings.batch_size,
+        )
+
+
+def received(result: Result) -> Signature:
+    """The signature in a `Sign` step's result."""
+    arrays = {name: tensor.numpy() for name, tensor in result.arrays.items()}
+    return Signature(**{**arrays, "update_reliability": arrays["update_reliability"].reshape(())})
+
+
+def divide(y: NDArray[np.int64], generator: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Two halves with every class in both; a class with a single sample is in both.
+
+    >>> one, other = divide(np.array([0, 0, 0, 1]), np.random.default_rng(0))
+    >>> sorted(one.tolist() + other.tolist())
+    [0, 1, 2, 3, 3]
+    """
+    one, other = [], []
+    for label in np.unique(y):
+        held = generator.permutation(np.flatnonzero(y == label))
+        middle = max(1, len(held) // 2)
+        one.append(held[:middle])
+        other.append(held[middle:] if len(held) > 1 else held)
+    return np.concatenate(one), np.concatenate(other)
+
+
+def balanced_batches(
+    y: NDArray[np.int64], chosen: NDArray[np.int64], steps: int, batch_size: int, generator: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Batches of the chosen samples that take their classes in turn, so that each is there equally often.
+
+    >>> batches = balanced_batches(np.array([0, 0, 0, 1]), np.arange(4), 2, 4, np.random.default_rng(0))
+    >>> [np.array([0, 0, 0, 1])[batch].tolist() for batch in batches]
+    [[0, 1, 0, 1], [0, 1, 0, 1]]
+    """
+    labels = np.unique(y[chosen])
+    each = -(-steps * batch_size // len(labels))
+    turns = []
+    for label in labels:
+        held = chosen[y[chosen] == label]
+        turns.append(np.concatenate([generator.permutation(held) for _ in range(-(-each // len(held)))])[:each])
+    order = np.stack(turns, axis=1).ravel()[: steps * batch_size]
+    return list(order.reshape(steps, batch_size))
+
+
+def agreement(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """How much of the mean of two halves' updates would be repeated (Spearman-Brown: 2 r / (1 + r)), 0 to 1.
+
+    >>> agreement(np.array([1.0, 0.0]), np.array([1.0, 0.0])), agreement(np.array([1.0, 0.0]), np.array([0.0, 1.0]))
+    (1.0, 0.0)
+    """
+    norms = float(np.linalg.norm(one) * np.linalg.norm(other))
+    alike = max(float(one @ other) / norms, 0.0) if norms > 0 else 0.0
+    return min(2 * alike / (1 + alike), 1.0)
+
+
+def _arrays(weights: Weights) -> dict[str, NDArray[np.float32]]:
+    return {name: tensor.numpy() for name, tensor in weights.items()}

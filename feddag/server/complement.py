@@ -1,0 +1,140 @@
+"""Which cluster can teach which: the cluster complementarity graph (§4, Eq. 11-14)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from feddag.client.signature import Signature, principal_vectors
+from feddag.server.clustering import Labels
+from feddag.server.similarity import RIGHT_ANGLE, class_angle, counts_of
+
+Alignment = Literal["affinity", "paper", "none"]
+
+
+@dataclass(frozen=True)
+class ComplementGraph:
+    """Who learns from whom. Row p of each matrix is the learner, column q the source."""
+
+    scores: NDArray[np.float64]
+    """Eq. 14 (or Eq. 12); minus infinity on the diagonal."""
+    edges: NDArray[np.bool_]
+    tied: tuple[int, ...]
+    """Learners whose last source was chosen among equals: by the samples it supplies, then by the seed."""
+
+    def sources_of(self, learner: int) -> list[int]:
+        """The clusters that this one learns from."""
+        return [int(source) for source in np.flatnonzero(self.edges[learner])]
+
+    def learners_of(self, source: int) -> list[int]:
+        """The clusters that learn from this one."""
+        return [int(learner) for learner in np.flatnonzero(self.edges[:, source])]
+
+
+def demand_and_supply(counts: NDArray[np.int64], labels: Labels) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Eq. 11, clusters x classes. Classes of equal count share their mean rank.
+
+    A class that a client has none of has no rank in the paper: it is wanted like the rarest one, and not supplied.
+
+    >>> demand, supply = demand_and_supply(np.array([[5, 9, 0], [7, 0, 0]]), np.array([0, 1]))
+    >>> demand.tolist(), supply.tolist()
+    ([[2.0, 1.0, 2.0], [1.0, 1.0, 1.0]], [[1.0, 2.0, 0.0], [1.0, 0.0, 0.0]])
+    """
+    held = counts > 0
+    kinds = held.sum(1, keepdims=True)
+    ranks = np.stack([rankdata(row) - 1 for row in counts]) - (~held).sum(1, keepdims=True)  # the absent rank lowest
+    demand = np.where(held, kinds - ranks, kinds).astype(np.float64)
+    supply = np.where(held, ranks + 1, 0.0)
+    member = np.eye(int(labels.max()) + 1)[labels]
+    return member.T @ demand, (member.T @ supply) / member.sum(0)[:, None]
+
+
+def paper_alignment(signatures: Sequence[Signature], labels: Labels) -> NDArray[np.float64]:
+    """Eq. 13 as printed, learners x sources x classes.
+
+    A class that only one side holds is at 90 degrees and gives 0: where clusters share no class, all of Eq. 14 is 0.
+    """
+    clusters, classes = int(labels.max()) + 1, len(signatures[0].counts)
+    total = np.zeros((clusters, clusters, classes))
+    for label in range(classes):
+        for one, left in enumerate(signatures):
+            for other, right in enumerate(signatures):
+                held = int(left.counts[label] > 0) + int(right.counts[label] > 0)
+                angle = (0.0, RIGHT_ANGLE, 0.0)[held]
+                if held == 2 and one != other:
+                    angle = class_angle(left.vectors[label], right.vectors[label])
+                total[labels[one], labels[other], label] += 1 - angle / RIGHT_ANGLE
+    sizes = np.bincount(labels)
+    return total / (sizes[:, None] * sizes[None])[..., None]
+
+
+def affinity_alignment(signatures: Sequence[Signature], labels: Labels) -> NDArray[np.float64]:
+    """Learners x sources x classes: how near the source's class lies to what the learner knows.
+
+    For a class that both hold, the cosine of the two clusters' second moments of that class; for one that only the
+    source holds, the mean over the learner's classes. So it also tells sources apart that share no class with it.
+    """
+    counts = counts_of(signatures)
+    clusters, classes = int(labels.max()) + 1, counts.shape[1]
+    kept, features = signatures[0].vectors.shape[1:]
+    pooled = np.zeros((clusters, classes, kept, features))
+    totals = np.zeros((clusters, classes))
+    for cluster in range(clusters):
+        members = np.flatnonzero(labels == cluster)
+        for label in range(classes):
+            held = [int(client) for client in members if counts[client, label]]
+            totals[cluster, label] = counts[held, label].sum()
+            if held:
+                rows = [np.sqrt(counts[client, label]) * signatures[client].vectors[label] for client in held]
+                lengths, vectors = principal_vectors(np.concatenate(rows).astype(np.float64), kept)
+                scale = lengths / np.sqrt(np.sqrt(np.sum(lengths**4)) or 1.0)
+                pooled[cluster, label, : len(vectors)] = vectors * scale[:, None]
+    flat = pooled.reshape(clusters * classes * kept, features)
+    cosines = ((flat @ flat.T) ** 2).reshape(clusters, classes, kept, clusters, classes, kept).sum((2, 5))
+    holds = totals > 0
+    known = np.maximum(holds.sum(1), 1)
+    across = np.einsum("pc,pcqd->pqd", holds, cosines) / known[:, None, None]
+    same = np.einsum("pcqc->pqc", cosines)
+    aligned: NDArray[np.float64] = np.where(holds[:, None] & holds[None], same, across)
+    return aligned
+
+
+def complement_graph(
+    signatures: Sequence[Signature],
+    labels: Labels,
+    sources: int = 2,
+    alignment: Alignment = "affinity",
+    generator: np.random.Generator | None = None,
+) -> ComplementGraph:
+    """Each cluster's `sources` best sources by Eq. 14; never itself, so fewer where there are few clusters.
+
+    Scores that are equal are decided by how many samples of the wanted classes a source has, then at random.
+    """
+    counts = counts_of(signatures)
+    demand, supply = demand_and_supply(counts, labels)
+    clusters = len(demand)
+    wanted = demand[:, None] * supply[None]  # learners x sources x classes
+    if alignment == "paper":
+        wanted = wanted * paper_alignment(signatures, labels)
+    elif alignment == "affinity":
+        wanted = wanted * affinity_alignment(signatures, labels)
+    scores = wanted.sum(2)
+    samples = np.eye(clusters)[labels].T @ counts
+    supplied = (demand > 0).astype(float) @ samples.T
+    chance = (generator or np.random.default_rng(0)).random((clusters, clusters))
+    edges = np.zeros((clusters, clusters), bool)
+    tied = []
+    np.fill_diagonal(scores, -np.inf)
+    for learner in range(clusters):
+        order = np.lexsort((chance[learner], -supplied[learner], -scores[learner]))
+        order = order[order != learner][:sources]
+        edges[learner, order] = True
+        if 0 < len(order) < clusters - 1:
+            last = scores[learner, order[-1]]
+            rivals = np.isclose(scores[learner], last) & ~edges[learner]
+            if rivals.any():
+                tied.append(learner)
+    return ComplementGraph(scores, edges, tuple(tied))

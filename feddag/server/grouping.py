@@ -1,0 +1,289 @@
+"""Groups of clients from their signatures: what a server calls, with or without the rest of the library."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddag.client.signature import Signature
+from feddag.errors import FeddagError, nearest
+from feddag.rng import rng
+from feddag.server.clustering import (
+    ALPHAS,
+    Candidate,
+    Cut,
+    Labels,
+    Linkage,
+    Tree,
+    build_tree,
+    choose_on_plateau,
+    cut_by_noise,
+    least_significant,
+    noise_of,
+    refuse_bad_distances,
+    search,
+)
+from feddag.server.complement import Alignment, ComplementGraph, complement_graph
+from feddag.server.fusion import LEAST_WEIGHT, blend, fused, mixed, printed_mlp, printed_projection
+from feddag.server.similarity import (
+    Floats,
+    class_excess,
+    counts_of,
+    data_angles,
+    data_excess,
+    gradient_angles,
+    gradient_excess,
+    min_max,
+    square,
+    stacked_angles,
+)
+
+FUSIONS = ("clarity", "mlp", "projected", "data", "gradient", "stacked")
+VIEWS = ("classes", "data", "gradient")
+Fusion = Literal["clarity", "mlp", "projected", "data", "gradient", "stacked"]
+COMPARED = 50  # members of a group that a newcomer is compared with
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """Groups, and everything that led to them. Attributes that end in _ are results, as in scikit-learn."""
+
+    labels_: Labels
+    """The group of each client, in the order of the signatures; groups are numbered by their first client."""
+    threshold_: float
+    """alpha*: the distance at which the tree of merges was cut."""
+    candidates_: list[Candidate]
+    """Other thresholds, with the number of clusters and the loss (Eq. 10) of each."""
+    tree_: Tree
+    distances_: Floats
+    """The fused distance of every pair, condensed."""
+    views_: dict[str, Floats]
+    """The distances that were fused, condensed."""
+    weights_: dict[str, NDArray[np.float64]]
+    """How much each view counted for each client."""
+    noise_: float
+    """The scatter of distances between like clients."""
+    graph_: ComplementGraph | None
+    """Which group can teach which; None for precomputed distances."""
+    signatures: Sequence[Signature] = field(default=(), repr=False)
+
+    @property
+    def clusters_(self) -> int:
+        """How many groups there are."""
+        return int(self.labels_.max()) + 1
+
+    @property
+    def proximity_(self) -> Floats:
+        """The fused distances as a square matrix."""
+        return square(self.distances_)
+
+    def assign(self, newcomer: Signature) -> int | None:
+        """The group for a client that was not there before; None if it is unlike every group (Algorithm 4).
+
+        Nobody else is moved. The newcomer's own view weights say how clearly each view places it among the groups.
+        """
+        if not self.signatures:
+            raise FeddagError("a grouping of precomputed distances cannot place a newcomer: it has no signatures")
+        members = np.concatenate([np.flatnonzero(self.labels_ == group)[:COMPARED] for group in range(self.clusters_)])
+        groups = self.labels_[members]
+        known = [self.signatures[client] for client in members]
+        _check_alike([*known, newcomer], [str(client) for client in members] + ["newcomer"])
+        rows = {name: square(view)[-1, :-1] for name, view in views_of([*known, newcomer], tuple(self.views_)).items()}
+        heard = {name: self.weights_[name].any() for name in rows}
+        own = {name: heard[name] * (_clarity_of_newcomer(row, groups) + LEAST_WEIGHT) for name, row in rows.items()}
+        total = sum(own.values())
+        weights = {name: np.append(self.weights_[name][members], own[name] / total) for name in rows}
+        pairs = {n: _only_last(row, len(members)) for n, row in rows.items()}
+        distances = square(blend(pairs, weights))[-1, :-1]
+        means = np.array([distances[groups == group].mean() for group in range(self.clusters_)])
+        sizes = np.bincount(self.labels_).astype(float)
+        reach = np.maximum(self.threshold_, least_significant(self.noise_, np.ones(len(sizes)), sizes))
+        nearest_group = int((means - reach).argmin()) if (means <= reach).any() else int(means.argmin())
+        return nearest_group if means[nearest_group] <= reach[nearest_group] else None
+
+    def to_arrays(self) -> dict[str, Any]:
+        """Plain arrays and numbers, for a report."""
+        return {
+            "labels": self.labels_,
+            "threshold": self.threshold_,
+            "noise": self.noise_,
+            "distances": self.distances_,
+            "merges": self.tree_.steps,
+            "candidates": np.array([[c.alpha, c.clusters, c.loss] for c in self.candidates_]),
+            "views": dict(self.views_),
+            "weights": dict(self.weights_),
+            **({} if self.graph_ is None else {"scores": self.graph_.scores, "edges": self.graph_.edges}),
+        }
+
+
+def group(
+    signatures: Sequence[Signature] | NDArray[Any],
+    *,
+    fusion: Fusion = "clarity",
+    views: Sequence[str] = VIEWS,
+    linkage: Linkage = "average",
+    sources: int = 2,
+    alignment: Alignment = "affinity",
+    delta: float = 0.5,
+    seed: int = 0,
+    names: Sequence[str] | None = None,
+) -> Grouping:
+    """Find the groups, and how many there are, from signatures or from a square matrix of distances.
+
+    `fusion = "clarity"` is the default described in docs/grouping.md, over the given `views`; "mlp" and "projected"
+    are the paper's, "data" and "gradient" its single views, "stacked" PACFL's signal: these cut by the plateau of the
+    paper's loss. `names` name the clients in messages.
+
+    >>> from feddag.client.signature import signature
+    >>> draw = np.random.default_rng(0)
+    >>> def client(labels):
+    ...     return signature(draw.normal(size=(20, 4)), draw.permutation(np.repeat(labels, 10)), num_classes=4)
+    >>> group([client([0, 1]), client([2, 3]), client([0, 1]), client([2, 3])]).labels_.tolist()
+    [0, 1, 0, 1]
+    """
+    _one_of("fusion", fusion, FUSIONS)
+    _one_of("linkage", linkage, ("average", "weighted", "single", "complete"))
+    _one_of("alignment", alignment, ("affinity", "paper", "none"))
+    if isinstance(signatures, np.ndarray):
+        return _of_matrix(signatures, linkage, names)
+    names = [str(number) for number in range(len(signatures))] if names is None else list(names)
+    _check_alike(signatures, names)
+    weights: dict[str, NDArray[np.float64]] = {}
+    if fusion == "clarity":
+        for view in views:
+            _one_of("views", view, VIEWS)
+        seen = views_of(signatures, tuple(views))
+        result = fused(seen, linkage)
+        distances, weights = result.distances, result.weights
+    else:
+        distances, weights, seen = _printed(signatures, fusion, delta, seed)
+    tree = build_tree(distances, linkage)
+    candidates = search(min_max_square(distances), _rescaled(tree, distances), ALPHAS)
+    noise = noise_of(distances) if fusion == "clarity" else 0.0
+    cut = _cut(distances, tree, candidates, by_noise=fusion == "clarity")
+    graph = complement_graph(signatures, cut.labels, sources, alignment, rng(seed, "complement"))
+    return Grouping(
+        labels_=cut.labels,
+        threshold_=cut.alpha,
+        candidates_=candidates,
+        tree_=tree,
+        distances_=distances,
+        views_=seen,
+        weights_=weights,
+        noise_=noise,
+        graph_=graph,
+        signatures=tuple(signatures) if fusion == "clarity" else (),
+    )
+
+
+def views_of(signatures: Sequence[Signature], names: Sequence[str]) -> dict[str, Floats]:
+    """The named views; the gradient only where every client has sent an update."""
+    updates = all(len(item.update) for item in signatures)
+    makers = {
+        "classes": lambda: class_excess(counts_of(signatures)),
+        "data": lambda: data_excess(signatures),
+        "gradient": lambda: gradient_excess(signatures),
+    }
+    return {name: makers[name]() for name in names if name != "gradient" or updates}
+
+
+def _printed(
+    signatures: Sequence[Signature], fusion: str, delta: float, seed: int
+) -> tuple[Floats, dict[str, NDArray[np.float64]], dict[str, Floats]]:
+    """Distances as the papers print them, min-max scaled; gates of the gradient where there are any."""
+    if fusion == "stacked":
+        return min_max(stacked_angles(signatures)), {}, {}
+    data = min_max(data_angles(signatures, delta))
+    if fusion == "data":
+        return data, {}, {"data": data}
+    gradient = min_max(gradient_angles(signatures))
+    seen = {"data": data, "gradient": gradient}
+    if fusion == "gradient":
+        return gradient, {}, seen
+    import torch
+
+    gates = (
+        printed_mlp(gradient, data, seed) if fusion == "mlp" else printed_projection(gradient, data, rng(seed, "gates"))
+    )
+    matrix = mixed(torch.from_numpy(gates).float(), torch.from_numpy(square(gradient)), torch.from_numpy(square(data)))
+    condensed: Floats = matrix.numpy()[np.triu_indices(len(gates), 1)]
+    return condensed, {"gradient": gates, "data": 1 - gates}, seen
+
+
+def _cut(distances: Floats, tree: Tree, candidates: Sequence[Candidate], *, by_noise: bool) -> Cut:
+    if by_noise:
+        cut = cut_by_noise(distances, tree)
+        if cut.clusters <= max(tree.clients // 2, 1):
+            return cut
+    # No groups in sight: everyone differs from everyone. Then few clusters at a low loss are all one can ask for.
+    chosen = choose_on_plateau(candidates, most=max(1, int(np.sqrt(tree.clients))) if by_noise else None)
+    low, high = _range(distances)
+    alpha = low + chosen.alpha * (high - low)
+    return Cut(tree.cut(alpha), alpha)
+
+
+def _of_matrix(matrix: NDArray[Any], linkage: Linkage, names: Sequence[str] | None) -> Grouping:
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
+        raise FeddagError(f"a precomputed matrix must be square, and this one has shape {matrix.shape}")
+    names = [str(number) for number in range(len(matrix))] if names is None else list(names)
+    condensed: Floats = np.asarray((matrix + matrix.T) / 2, np.float32)[np.triu_indices(len(matrix), 1)]
+    refuse_bad_distances(condensed, names)
+    tree = build_tree(condensed, linkage)
+    candidates = search(min_max_square(condensed), _rescaled(tree, condensed), ALPHAS)
+    cut = _cut(condensed, tree, candidates, by_noise=False)
+    return Grouping(cut.labels, cut.alpha, candidates, tree, condensed, {}, {}, 0.0, None)
+
+
+def min_max_square(distances: Floats) -> Floats:
+    """Distances as the paper's loss takes them: scaled to [0, 1] over all pairs."""
+    return square(min_max(distances))
+
+
+def _rescaled(tree: Tree, distances: Floats) -> Tree:
+    """The same merges at min-max heights, for the paper's grid of thresholds in [0, 1]."""
+    low, high = _range(distances)
+    steps = tree.steps.copy()
+    steps[:, 2] = (steps[:, 2] - low) / max(high - low, 1e-30)
+    return Tree(steps, tree.clients, 0.0)
+
+
+def _range(distances: Floats) -> tuple[float, float]:
+    return (float(distances.min()), float(distances.max())) if len(distances) else (0.0, 1.0)
+
+
+def _clarity_of_newcomer(row: Floats, groups: Labels) -> float:
+    """How much nearer the nearest group is than the next, in one view: a silhouette of one."""
+    means = [np.nanmean(row[groups == g]) for g in np.unique(groups) if not np.isnan(row[groups == g]).all()]
+    if len(means) < 2:
+        return 0.0
+    near, next_one = np.maximum(np.sort(means)[:2], 0)
+    return float((next_one - near) / max(next_one, 1e-12))
+
+
+def _only_last(row: Floats, known: int) -> Floats:
+    """A condensed array in which only the last client's distances matter."""
+    matrix = np.zeros((known + 1, known + 1), np.float32)
+    matrix[-1, :-1] = matrix[:-1, -1] = row
+    condensed: Floats = matrix[np.triu_indices(known + 1, 1)]
+    return condensed
+
+
+def _check_alike(signatures: Sequence[Signature], names: Sequence[str]) -> None:
+    if not signatures:
+        raise FeddagError("there is no signature to group")
+    first = signatures[0]
+    for item, name in zip(signatures, names, strict=True):
+        if item.vectors.shape != first.vectors.shape or item.update.shape != first.update.shape:
+            raise FeddagError(
+                f"client {name}: its signature has vectors {item.vectors.shape} and an update of {len(item.update)},"
+                f" and that of client {names[0]} {first.vectors.shape} and {len(first.update)}"
+            )
+
+
+def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise FeddagError(
+            f"{name} = '{value}' is not allowed; allowed are {', '.join(allowed)}{nearest(value, allowed)}"
+        )
