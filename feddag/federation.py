@@ -77,6 +77,9 @@ class Step(ABC):
     A method may define steps of its own in its own file; every engine can carry them.
     """
 
+    phase: str | None = None
+    """What this step belongs to, where one exchange serves two purposes; else the federation's phase."""
+
     @abstractmethod
     def run(self, client: "Client") -> Result:
         """Do it. Sees this client's samples and state, and what the job carries, and nothing else."""
@@ -287,13 +290,20 @@ class Federation:
 
     def _count(self, jobs: Sequence[Job], replies: Sequence[Reply]) -> None:
         traffic = self.traffic
+        steps = {job.client: job.steps for job in jobs}
         for job in jobs:
-            traffic.down[self.phase] += job.nbytes
+            sent: set[Ref] = set()  # each distinct set of weights travels once, for the first step that needs it
+            for step in job.steps:
+                cargo = [item for item in step.cargo() if not isinstance(item, Ref) or item not in sent]
+                traffic.down[step.phase or self.phase] += sum(item.nbytes for item in dict.fromkeys(cargo))
+                sent.update(item for item in cargo if isinstance(item, Ref))
             traffic.down_by_client[job.client] += job.nbytes
         for reply in replies:
-            traffic.up[self.phase] += reply.nbytes
+            for step, result in zip(steps[reply.client], reply.results, strict=True):
+                traffic.up[step.phase or self.phase] += result.nbytes
+                traffic.samples[step.phase or self.phase] += result.samples
+            traffic.up[self.phase] += NUMBER_BYTES  # the sample count
             traffic.up_by_client[reply.client] += reply.nbytes
-            traffic.samples[self.phase] += sum(result.samples for result in reply.results)
 
 
 def _is_finite(result: Result) -> bool:

@@ -30,6 +30,24 @@ class Model(nn.Module):
         return scores
 
 
+class DualEncoder(nn.Module):
+    """Two encoders whose features lie side by side before one head (FedDAG, Eq. 2)."""
+
+    def __init__(self, encoder: nn.Module, secondary: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.secondary = secondary
+        self.head = head
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.head(torch.cat(self.features(x), dim=1))
+        return scores
+
+    def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """What each encoder sees."""
+        return self.encoder(x), self.secondary(x)
+
+
 class Dropout(nn.Module):
     """Dropout whose masks are a pure function of (key, layer, step), so that any trainer draws the same ones."""
 
@@ -149,8 +167,10 @@ class ModelSpec:
     name: str
     shape: Shape
     num_classes: int
+    encoders: int = 1
+    """Two: the network's encoder twice, before one linear head on the features of both."""
 
-    def build(self) -> Model:
+    def build(self) -> Model | DualEncoder:
         """The network, to load weights into."""
         with _BUILDING, torch.random.fork_rng(devices=[]):
             return self._build()
@@ -161,7 +181,18 @@ class ModelSpec:
             torch.manual_seed(stream_key(seed, "initial weights", name) % 2**63)
             return {key: value.detach().clone() for key, value in self._build().state_dict().items()}
 
-    def _build(self) -> Model:
+    def _build(self) -> Model | DualEncoder:
+        single = self._single()
+        if self.encoders == 1:
+            return single
+        if not isinstance(single.head, nn.Linear):
+            raise FeddagError(
+                f"model = '{self.name}' has a head that is not linear, and two encoders need a linear one"
+            )
+        head = nn.Linear(2 * single.head.in_features, self.num_classes)
+        return DualEncoder(single.encoder, self._single().encoder, head)
+
+    def _single(self) -> Model:
         if ":" in self.name:
             return Model(*_user_function(self.name)(self.shape, self.num_classes))
         if self.name not in ENCODERS:

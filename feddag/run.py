@@ -30,7 +30,7 @@ from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
 from feddag.federation import ClientId, Federation, Job, Own, Ref, Step, Traffic, kept
 from feddag.history import Record, RunDirectory, write_atomically
-from feddag.models import Model, ModelSpec, default_model
+from feddag.models import DualEncoder, Model, ModelSpec, default_model
 from feddag.native import Network
 
 SCHEMA = 1
@@ -104,7 +104,7 @@ class Run:
         """A record for each round."""
         return RunDirectory(self.directory).read_history()
 
-    def model(self, client: ClientId) -> Model:
+    def model(self, client: ClientId) -> Model | DualEncoder:
         """The network this client ended with, ready to use."""
         if not 0 <= client < self.result["clients"]:
             raise FeddagError(f"client = {client} is not one of the {self.result['clients']} clients")
@@ -116,8 +116,8 @@ class Run:
         source = method.model_of(client)
         if isinstance(source, Own):
             source = kept(states[client][1], source.name)
-        name, shape, classes = tree["model"]
-        model = ModelSpec(name, tuple(shape), classes).build().eval()
+        name, shape, classes, encoders = tree["model"]
+        model = ModelSpec(name, tuple(shape), classes, encoders).build().eval()
         load_weights(model, source)
         return model
 
@@ -173,7 +173,8 @@ def prepare(experiment: Experiment) -> tuple[Dataset, Partition, Workplace]:
     dataset = load_dataset(experiment.dataset)
     partition = experiment.divide(dataset)
     shape = _channels_first(dataset.x_train.shape[1:])
-    model = ModelSpec(experiment.model or default_model(shape), shape, dataset.num_classes)
+    encoders = experiment.method_class.encoders
+    model = ModelSpec(experiment.model or default_model(shape), shape, dataset.num_classes, encoders)
     network = _native_network(experiment, model)
     if experiment.method_class.needs_truth and partition.truth is None:
         raise FeddagError(
@@ -286,7 +287,7 @@ class _Loop:
             "present": list(self.present),
             "method": self.method.state_dict(),
             "traffic": traffic,
-            "model": (self.model.name, self.model.shape, self.model.num_classes),
+            "model": (self.model.name, self.model.shape, self.model.num_classes, self.model.encoders),
             "seconds": self._seconds(),
         }
         self.files.save_checkpoint(number, tree, self.engine.states())

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from feddag.client.signature import Inputs, Signature, signature, sparsified
-from feddag.client.train import fit
+from feddag.client.train import balanced_batches, fit, only
 from feddag.client.work import Client
 from feddag.federation import Ref, Result, Step, Weights
 
@@ -27,6 +27,8 @@ class Sign(Step):
     vectors: int = 3
     inputs: Inputs = "standardised"
     per_class: int | None = 1000
+    parts: tuple[str, ...] = ("encoder", "head")
+    """What is trained, and makes up the update."""
     send: bool = True
     """Whether the trained weights (the mean of the halves) travel as well: clusters start from them (Eq. 22)."""
 
@@ -36,10 +38,12 @@ class Sign(Step):
         trained = []
         for number, half in enumerate(halves):
             generator = client.rng("warm-up", number)
-            batches = balanced_batches(client.y.numpy(), half, self.steps, client.settings.batch_size, generator)
-            trained.append(fit(client, start, batches)[0])
-        mean = {name: torch.stack([half[name] for half in trained]).mean(0) for name in start}
-        changes = [sparsified(_arrays(start), _arrays(half), self.sparsity, client.seed) for half in trained]
+            sizes = [client.settings.batch_size] * self.steps
+            batches = balanced_batches(client.y.numpy(), half, sizes, generator)
+            trained.append(only(fit(client, start, batches, trainable=self.parts)[0], self.parts))
+        mean = {name: torch.stack([half[name] for half in trained]).mean(0) for name in trained[0]}
+        before = _arrays(only(start, self.parts))
+        changes = [sparsified(before, _arrays(half), self.sparsity, client.seed) for half in trained]
         made = signature(
             client.x.numpy(),
             client.y.numpy(),
@@ -51,7 +55,7 @@ class Sign(Step):
             update_reliability=agreement(*changes),
             seed=client.seed,
         )
-        client.current = mean
+        client.current = start | mean
         return Result(
             weights=mean if self.send else None,
             arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in vars(made).items()},
@@ -79,25 +83,6 @@ def divide(y: NDArray[np.int64], generator: np.random.Generator) -> tuple[NDArra
         one.append(held[:middle])
         other.append(held[middle:] if len(held) > 1 else held)
     return np.concatenate(one), np.concatenate(other)
-
-
-def balanced_batches(
-    y: NDArray[np.int64], chosen: NDArray[np.int64], steps: int, batch_size: int, generator: np.random.Generator
-) -> list[NDArray[np.int64]]:
-    """Batches of the chosen samples that take their classes in turn, so that each is there equally often.
-
-    >>> batches = balanced_batches(np.array([0, 0, 0, 1]), np.arange(4), 2, 4, np.random.default_rng(0))
-    >>> [np.array([0, 0, 0, 1])[batch].tolist() for batch in batches]
-    [[0, 1, 0, 1], [0, 1, 0, 1]]
-    """
-    labels = np.unique(y[chosen])
-    each = -(-steps * batch_size // len(labels))
-    turns = []
-    for label in labels:
-        held = chosen[y[chosen] == label]
-        turns.append(np.concatenate([generator.permutation(held) for _ in range(-(-each // len(held)))])[:each])
-    order = np.stack(turns, axis=1).ravel()[: steps * batch_size]
-    return list(order.reshape(steps, batch_size))
 
 
 def agreement(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:

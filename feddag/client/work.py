@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from feddag.federation import ClientId, ModelSource, Own, Ref, Result, Step, Weights, kept
-from feddag.models import Model
+from feddag.models import DualEncoder, Model
 from feddag.native import Network
 from feddag.rng import rng, stream_key
 
@@ -34,7 +34,7 @@ class Client:
     id: ClientId
     x: Tensor
     y: Tensor
-    model: Model
+    model: Model | DualEncoder
     """A network to load weights into; its own weights mean nothing."""
     network: Network | None
     """The same network as the native trainer takes it; None where PyTorch does the work."""

@@ -27,6 +27,8 @@ class Method(ABC):
     """Raised when the method's behaviour changes, so that kept results of the old one are not taken for the new."""
     needs_truth: ClassVar[bool] = False
     """A yardstick that must be told the true groups; refused where the partition has none."""
+    encoders: ClassVar[int] = 1
+    """Two for a method that trains a dual-encoder model."""
     Settings: ClassVar[type[MethodSettings]] = MethodSettings
 
     def __init__(self, settings: MethodSettings) -> None:
