@@ -120,7 +120,7 @@ def show_results(console: Console, results: Sequence[Record], experiment: Experi
 
 def show_clustering(console: Console, result: Record) -> None:
     """One line on the groups that the method made, if it made any."""
-    scores = result.get("clustering")  # results of before have none
+    scores = result.get("clustering")  # older results have none
     if scores is None:
         return
     names = {"ari": "ARI", "rand": "Rand", "silhouette_classes": "silhouette by classes", "was": "WAS", "wadb": "WADB"}

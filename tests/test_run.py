@@ -1,16 +1,19 @@
 """Whole runs in this process: repeatable, resumable, and right in what they report."""
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import feddag
 from feddag.errors import FeddagError
 from feddag.history import RunDirectory
 from feddag.run import Accuracy
+from feddag.screen import show_clustering
 
 QUICK = {"clients": 6, "groups": 3, "rounds": 4, "epochs": 1, "participation": 0.5, "workers": 1}
 
@@ -66,6 +69,12 @@ def test_the_groups_a_method_made_are_scored(in_tmp: Path) -> None:
     known = feddag.run(feddag.Experiment(method="oracle", **QUICK)).result
     assert known["clustering"].items() >= {"found": 3, "true": 3, "ari": 1.0, "rand": 1.0}.items()
     assert known["ari"] == 1.0
+    screen = StringIO()
+    for shown in (result, known | {"clustering": None}, {}):  # no groups, and an older result: no line
+        show_clustering(Console(file=screen), shown)
+    assert screen.getvalue() == (
+        "groups: 2 found, true unknown; ARI -, Rand -, silhouette by classes 0.107, WAS 0.657, WADB 0.333\n"
+    )
 
 
 def test_passes_and_bytes_by_hand() -> None:
