@@ -133,8 +133,8 @@ def _shares(counts: Counts) -> Floats:
 
 
 def _ranked_shares(counts: Counts) -> Floats:
-    """Each client's class distribution, largest share first."""
-    return np.sort(_shares(counts), axis=1)[:, ::-1]
+    """Each client's class distribution, its shares sorted by size."""
+    return np.sort(_shares(counts), axis=1)
 
 
 def _silhouette_of_points(points: Floats, labels: Labels) -> float | None:
