@@ -23,7 +23,7 @@ from feddag.experiment import DEFAULT_METHOD, Experiment, parse_setting, read_ex
 from feddag.history import RunDirectory, free_directory, write_atomically
 from feddag.methods import all_methods
 from feddag.run import run as run_experiment
-from feddag.screen import progress, say, show_clients, show_results, show_table
+from feddag.screen import progress, say, show_clients, show_clustering, show_results, show_table
 
 app = typer.Typer(
     help="Clustered federated learning for clients whose data differ.",
@@ -123,6 +123,7 @@ def run(
             raise
         stop(f"the disk is full; make room and go on with: feddag run --resume {directory}", 1)
     show_results(console, [finished.result], chosen)
+    show_clustering(console, finished.result)
     say(console, f"run directory: {directory}")
 
 

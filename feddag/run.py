@@ -16,12 +16,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 import feddag
 from feddag import native
 from feddag.client.evaluate import Evaluate, balanced_accuracies, mean_loss
 from feddag.client.train import Train, load_weights
-from feddag.data.clients import lay_out
+from feddag.data.clients import count_classes, lay_out
 from feddag.data.datasets import Dataset
 from feddag.data.datasets import load as load_dataset
 from feddag.data.partitions import Partition
@@ -161,7 +162,9 @@ def run(
             partition.save(files.partition)
             engine = LocalEngine(data, place, experiment.workers or _worthwhile_workers(experiment, partition, place))
             try:
-                result = _Loop(experiment, files, partition, place, engine, observer).run_to_end(resume)
+                class_counts = count_classes(dataset, partition)
+                loop = _Loop(experiment, files, partition, place, engine, observer, class_counts)
+                result = loop.run_to_end(resume)
             finally:
                 engine.close()
             write_atomically(files.result, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
@@ -194,8 +197,10 @@ class _Loop:
         place: Workplace,
         engine: LocalEngine,
         observer: Observer | None,
+        class_counts: NDArray[np.int64],
     ) -> None:
         self.experiment, self.files, self.partition = experiment, files, partition
+        self.class_counts = class_counts
         self.model, self.engine, self.observer = place.model, engine, observer
         self.trainer = "torch" if place.network is None else f"native, {native.instruction_set()}"
         truth = None if partition.truth is None else dict(enumerate(partition.truth))
@@ -332,12 +337,7 @@ class _Loop:
             blocks["accuracy_unseen_finetuned"] = self._finetuned(unseen)
         clusters = self.method.clusters()
         traffic = self.federation.traffic
-        agreement = None
-        if clusters is not None and truth is not None:
-            from sklearn.metrics import adjusted_rand_score  # slow to import, and only needed at the end
-
-            pairs = [(truth[client], group) for client, group in clusters.items()]
-            agreement = round(float(adjusted_rand_score(*zip(*pairs, strict=True))), DECIMALS)
+        clustering = None if clusters is None else self._score(clusters)
         return {
             "schema": SCHEMA,
             "key": self.key,
@@ -349,7 +349,8 @@ class _Loop:
             **{name: block.as_dict() if block else None for name, block in blocks.items()},
             "clusters": None if clusters is None else [clusters[client] for client in sorted(clusters)],
             "truth": None if truth is None else list(truth),
-            "ari": agreement,
+            "ari": clustering and clustering["ari"],
+            "clustering": clustering,
             "bytes_up": traffic.up.total(),
             "bytes_down": traffic.down.total(),
             "bytes_by_phase": {"up": dict(traffic.up), "down": dict(traffic.down)},
@@ -359,6 +360,18 @@ class _Loop:
             "seconds": round(self._seconds(), 3),
             "versions": _versions() | {"trainer": self.trainer},
         }
+
+    def _score(self, clusters: dict[ClientId, int]) -> Record:
+        """What the groups are worth, beside the true ones and by the classes that their clients hold."""
+        from feddag.server.metrics import score_clustering  # slow to import, and only needed at the end
+
+        clients, truth = sorted(clusters), self.partition.truth
+        scores = score_clustering(
+            [clusters[client] for client in clients],
+            None if truth is None else [truth[client] for client in clients],
+            self.class_counts[clients],
+        )
+        return {name: value if value is None else round(value, DECIMALS) for name, value in scores.items()}
 
 
 def _native_network(experiment: Experiment, model: ModelSpec) -> Network | None:

@@ -118,6 +118,17 @@ def show_results(console: Console, results: Sequence[Record], experiment: Experi
         say(console, f"some answers of clients were missing in: {', '.join(dropped)}; history.jsonl says why")
 
 
+def show_clustering(console: Console, result: Record) -> None:
+    """One line on the groups that the method made, if it made any."""
+    scores = result.get("clustering")  # older results have none
+    if scores is None:
+        return
+    names = {"ari": "ARI", "rand": "Rand", "silhouette_classes": "silhouette by classes", "was": "WAS", "wadb": "WADB"}
+    shown = [f"{name} {'-' if scores[key] is None else format(scores[key], '.3f')}" for key, name in names.items()]
+    true = "true unknown" if scores["true"] is None else f"{scores['true']} true"
+    say(console, f"groups: {scores['found']} found, {true}; {', '.join(shown)}")
+
+
 def show_clients(
     console: Console, counts: NDArray[np.int64], groups: Sequence[str], classes: Sequence[str], most: int = 100
 ) -> None:

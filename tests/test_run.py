@@ -1,16 +1,19 @@
 """Whole runs in this process: repeatable, resumable, and right in what they report."""
 
 import json
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import feddag
 from feddag.errors import FeddagError
 from feddag.history import RunDirectory
 from feddag.run import Accuracy
+from feddag.screen import show_clustering
 
 QUICK = {"clients": 6, "groups": 3, "rounds": 4, "epochs": 1, "participation": 0.5, "workers": 1}
 
@@ -41,6 +44,37 @@ def test_the_result_says_what_the_history_says(tmp_path: Path) -> None:
     assert result["clusters"] == result["truth"] == run.truth and result["ari"] == 1.0
     assert result["bytes_up"] == run.history[-1]["bytes_up"] > 0
     assert (tmp_path / "r/experiment.toml").stat().st_mtime_ns <= (tmp_path / "r/partition.npz").stat().st_mtime_ns
+
+
+def test_the_groups_a_method_made_are_scored(in_tmp: Path) -> None:
+    """Largest class shares 0.8, 0.9 | 0.5, 0.6; shares of the first class 0.8, 0.1 | 0.5, 0.4."""
+    y = np.repeat([0, 1] * 4, [8, 2, 3, 27, 5, 5, 40, 60])
+    client = np.repeat([0, 1, 2, 3], [10, 30, 10, 100])
+    x = np.random.default_rng(0).normal(size=(150, 4))
+    np.savez(in_tmp / "d.npz", x_train=x, y_train=y, client_train=client, x_test=x, y_test=y, client_test=client)
+    (in_tmp / "fixed.py").write_text(
+        "from feddag.methods.fedavg import FedAvg\n"
+        "class Fixed(FedAvg):\n"
+        "    name = 'fixed'\n"
+        "    def clusters(self):\n"
+        "        return {0: 1, 1: 1, 2: 0, 3: 0}\n"
+    )
+    fields = QUICK | {"dataset": "d.npz", "partition": "natural", "clients": None, "groups": None}
+    result = feddag.run(feddag.Experiment(**fields, method="fixed:Fixed")).result
+    assert result["clustering"] == {
+        **{"found": 2, "true": None, "ari": None, "rand": None},
+        **{"silhouette_classes": 0.107143, "was": 0.657143, "wadb": 0.333333},
+    }
+    assert feddag.run(feddag.Experiment(**fields)).result["clustering"] is None
+    known = feddag.run(feddag.Experiment(method="oracle", **QUICK)).result
+    assert known["clustering"].items() >= {"found": 3, "true": 3, "ari": 1.0, "rand": 1.0}.items()
+    assert known["ari"] == 1.0
+    screen = StringIO()
+    for shown in (result, known | {"clustering": None}, {}):  # no groups, and an older result: no line
+        show_clustering(Console(file=screen), shown)
+    assert screen.getvalue() == (
+        "groups: 2 found, true unknown; ARI -, Rand -, silhouette by classes 0.107, WAS 0.657, WADB 0.333\n"
+    )
 
 
 def test_passes_and_bytes_by_hand() -> None:
