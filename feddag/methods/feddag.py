@@ -1,0 +1,275 @@
+"""FedDAG (ICLR 2026): groups by data and gradients, a dual-encoder model per group, and groups that learn from others.
+
+The rounds follow Algorithm 1. Where the paper and its released code differ, a field chooses; docs/fidelity.md tells
+what each was measured to do.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from feddag.client.signature import Signature
+from feddag.client.train import Train, only
+from feddag.client.warmup import Sign, received
+from feddag.federation import ClientId, Federation, Job, Ref, Reply, Weights
+from feddag.methods.base import Method, MethodSettings
+from feddag.server.aggregate import mean_of
+from feddag.server.clustering import Linkage
+from feddag.server.complement import Alignment
+from feddag.server.grouping import Fusion, Grouping, group
+
+PRIMARY, SECONDARY, HEAD = "encoder", "secondary", "head"
+VIEWS = {"fused": ("classes", "data", "gradient"), "data": ("classes", "data"), "gradient": ("gradient",)}
+
+
+class FedDAGSettings(MethodSettings):
+    """Every choice that the paper leaves open, or that it and its code make differently."""
+
+    # grouping, §3
+    warmup_rounds: int = Field(2, ge=1, description="rounds of local training before grouping (t_g)")
+    warmup_steps: int = Field(10, ge=1, description="SGD steps in each of them")
+    sparsity: float = Field(0.02, gt=0, le=1, description="share of the update's coordinates that is sent")
+    vectors: int = Field(3, ge=1, description="principal vectors per class (p)")
+    inputs: Literal["standardised", "raw"] = Field("standardised", description="samples as principal vectors see them")
+    similarity: Literal["fused", "data", "gradient"] = Field("fused", description="what clients are compared by")
+    fusion: Fusion = Field("clarity", description="how views become one distance; mlp and projected as printed")
+    linkage: Linkage = Field("average", description="of the agglomerative clustering")
+    # global representation sharing, §4
+    sources: int = Field(2, ge=0, description="clusters that a cluster learns from (k)")
+    alignment: Alignment = Field("affinity", description="Eq. 13: affinity, paper (as printed) or none (Eq. 12)")
+    primary_start: Literal["warm", "random"] = Field("warm", description="first primary encoder: Eq. 22, or random")
+    secondary_start: Literal["random", "warm", "copy"] = Field(
+        "random", description="first secondary encoder: random, from all warm-ups, or a copy of the primary"
+    )
+    combined: Literal["mean", "sum"] = Field("mean", description="how learners' encoders become one (the paper: sum)")
+    against: Literal["cluster", "own"] = Field(
+        "cluster", description="secondary phase beside the cluster's model, or beside what the client has just trained"
+    )
+    several: Literal["mean", "sum"] = Field("mean", description="updates of several sources (Eq. 21: sum)")
+    schedule: str = Field("1:1", pattern=r"^[1-9]\d*:1$", description="primary rounds for each with a secondary phase")
+    diversity: float = Field(0.0, ge=0, description="weight of Eq. 42; above 0 both encoders start random")
+    # stability
+    sampling: Literal["clusters", "all"] = Field(
+        "clusters", description="participants: a share of each cluster, or of all"
+    )
+    balanced: bool = Field(True, description="local batches hold a client's classes in equal parts")
+    smoothing: float = Field(0.0, ge=0, lt=1, description="share of the last rounds' models in what clients use")
+
+
+class FedDAG(Method):
+    """The whole method: dual encoders, and global representation sharing along the complementarity graph."""
+
+    name = "feddag"
+    encoders: ClassVar[int] = 2
+    sharing: ClassVar[bool] = True
+    """Secondary encoders visit other clusters; else they are trained at home."""
+    Settings = FedDAGSettings
+    _settings: FedDAGSettings
+    _grouping: Grouping | None = None
+
+    # Warm-up and grouping, Algorithm 1 lines 1-14 ---------------------------------------------------------------------
+
+    def start(self, federation: Federation) -> None:
+        self.signatures: dict[ClientId, dict[str, Tensor]] = {}
+        first = federation.initial_weights()
+        warmed = self._sign(federation, federation.clients, first)
+        self._grouping = self._group()
+        self.labels = dict(zip(self.signatures, self._grouping.labels_.tolist(), strict=True))
+        self.founders = list(self.signatures)
+        self.graph = _edges(self._grouping)
+        self.models = {z: self._first_model(federation, z, warmed, first) for z in sorted(set(self.labels.values()))}
+        self.used = dict(self.models)
+        self.alone = first
+        """What a client uses that no group has taken in yet."""
+
+    def _sign(self, federation: Federation, clients: Sequence[ClientId], first: Weights) -> dict[ClientId, Reply]:
+        """Ask for signatures (lines 6-10); whoever does not answer is asked again when it next takes part."""
+        federation.phase = "warm-up"
+        own = self._settings
+        sign = Sign(
+            federation.put(first),
+            steps=own.warmup_rounds * own.warmup_steps,
+            sparsity=own.sparsity,
+            vectors=own.vectors,
+            inputs=own.inputs,
+        )
+        replies = federation.ask(Job(client, sign) for client in clients)
+        federation.phase = "train"
+        for reply in replies:
+            self.signatures[reply.client] = reply.results[0].arrays
+        return {reply.client: reply for reply in replies}
+
+    def _group(self) -> Grouping:
+        own = self._settings
+        return group(
+            [_signature(arrays) for arrays in self.signatures.values()],
+            fusion=own.fusion,
+            views=VIEWS[own.similarity],
+            linkage=own.linkage,
+            sources=own.sources,
+            alignment=own.alignment,
+            names=[str(client) for client in self.signatures],
+        )
+
+    def _first_model(
+        self, federation: Federation, cluster: int, warmed: Mapping[ClientId, Reply], first: Weights
+    ) -> Weights:
+        """Eq. 22 for the primary encoder; the secondary encoder and the head start afresh."""
+        own = self._settings
+        fresh = federation.initial_weights(f"cluster {cluster}")
+        members = [reply for client, reply in warmed.items() if self.labels[client] == cluster]
+        if own.primary_start == "warm" and not own.diversity:
+            trained = mean_of([reply.weights for reply in members], [reply.samples for reply in members])
+            primary = only(trained, (PRIMARY,))
+        else:
+            primary = only(fresh, (PRIMARY,))
+        model = fresh | primary
+        if self.encoders == 1:
+            return model
+        if own.secondary_start == "copy":
+            model |= _renamed(primary, PRIMARY, SECONDARY)
+        elif own.secondary_start == "warm" and not own.diversity:
+            everyone = mean_of([r.weights for r in warmed.values()], [r.samples for r in warmed.values()])
+            model |= _renamed(only(everyone, (PRIMARY,)), PRIMARY, SECONDARY)
+        return model
+
+    # A round, lines 15-23 ---------------------------------------------------------------------------------------------
+
+    def sample(self, federation: Federation) -> list[ClientId]:
+        if self._settings.sampling == "all":
+            return super().sample(federation)
+        generator = federation.rng("sample in clusters")
+        drawn: list[ClientId] = []
+        for cluster in self.models:
+            members = [client for client in federation.clients if self.labels.get(client) == cluster]
+            if members:
+                count = max(1, round(federation.participation * len(members)))
+                drawn += [members[number] for number in generator.choice(len(members), count, replace=False)]
+        return sorted(drawn)
+
+    def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
+        own = {z: federation.put(model) for z, model in self.models.items()}
+        visiting = self._visiting(federation)
+        taking_part = [client for client in sampled if client in self.labels]
+        replies = federation.ask(
+            Job(client, self._steps(own[self.labels[client]], visiting.get(self.labels[client])))
+            for client in taking_part
+        )
+        before = dict(self.models)
+        for z, answered in replies.by_group(self.labels):
+            shares = [reply.samples for reply in answered]
+            self.models[z] = self.models[z] | mean_of([_sent(reply, 0) for reply in answered], shares)  # Eq. 18
+        self._return_secondaries(before, replies.by_group(self.labels) if visiting else [])
+        self._smooth()
+
+    def _steps(self, own: Ref, visiting: Ref | None) -> list[Train]:
+        """One exchange: train the own cluster's primary encoder and head (Eq. 17), then a visiting encoder (Eq. 20)."""
+        setting = self._settings
+        primary = Train(
+            own,
+            parts=(PRIMARY, HEAD),
+            balanced=setting.balanced,
+            diversity=setting.diversity if self.encoders == 2 else 0.0,
+            phase="primary",
+        )
+        if visiting is None:
+            return [primary]
+        beside = own if setting.against == "cluster" else None
+        secondary = Train(beside, secondary=visiting, parts=(SECONDARY,), balanced=setting.balanced, phase="secondary")
+        return [primary, secondary]
+
+    def _visiting(self, federation: Federation) -> dict[int, Ref]:
+        """The encoder that each cluster trains for its learners: theirs combined (§4 ii), or, at home, its own."""
+        period = int(self._settings.schedule.partition(":")[0])
+        if self.encoders == 1 or federation.round % period:
+            return {}
+        sent = {}
+        for z in self.models:
+            learners = self._learners(z)
+            if learners:
+                sent[z] = federation.put(self._combined(self.models, learners))
+        return sent
+
+    def _learners(self, z: int) -> list[int]:
+        return [learner for learner, source in self.graph if source == z] if self.sharing else [z]
+
+    def _combined(self, models: Mapping[int, Weights], learners: Sequence[int]) -> Weights:
+        mean = mean_of([only(models[learner], (SECONDARY,)) for learner in learners], [1] * len(learners))
+        if self._settings.combined == "mean":
+            return mean
+        return {name: value * len(learners) for name, value in mean.items()}
+
+    def _return_secondaries(self, before: Mapping[int, Weights], by_source: Any) -> None:
+        """Eq. 21: every learner moves as its sources' clients moved what they had been sent."""
+        moves: dict[int, list[Weights]] = {}
+        for source, answered in by_source:
+            learners = self._learners(source)
+            replies = [reply for reply in answered if len(reply.results) > 1]
+            if not replies or not learners:
+                continue
+            sent = self._combined(before, learners)
+            trained = mean_of([_sent(reply, 1) for reply in replies], [reply.samples for reply in replies])
+            for learner in learners:
+                moves.setdefault(learner, []).append({name: trained[name] - sent[name] for name in sent})
+        for learner, updates in moves.items():
+            share = 1.0 if self._settings.several == "sum" else 1.0 / len(updates)
+            moved = {
+                name: self.models[learner][name] + share * torch.stack([update[name] for update in updates]).sum(0)
+                for name in updates[0]
+            }
+            self.models[learner] = self.models[learner] | moved
+
+    def _smooth(self) -> None:
+        """What clients use: the cluster's models of the last rounds, the older the less."""
+        kept = self._settings.smoothing
+        for z, model in self.models.items():
+            older = self.used.get(z, model)
+            self.used[z] = model if kept == 0 else mean_of([older, model], [kept, 1 - kept])
+
+    # Who uses what ----------------------------------------------------------------------------------------------------
+
+    def model_of(self, client: ClientId) -> Weights:
+        return self.used[self.labels[client]] if client in self.labels else self.alone
+
+    def clusters(self) -> dict[ClientId, int]:
+        return self.labels
+
+
+class FedDAGStar(FedDAG):
+    """Grouping only: a single encoder and head per cluster."""
+
+    name = "feddag-star"
+    encoders = 1
+    sharing = False
+
+
+class FedDAGDagger(FedDAG):
+    """Dual encoders without sharing: the secondary encoder is trained inside its own cluster."""
+
+    name = "feddag-dagger"
+    sharing = False
+
+
+def _sent(reply: Reply, step: int) -> Weights:
+    weights = reply.results[step].weights
+    assert weights is not None
+    return weights
+
+
+def _signature(arrays: Mapping[str, Tensor]) -> Signature:
+    from feddag.federation import Result
+
+    return received(Result(arrays=dict(arrays)))
+
+
+def _edges(grouping: Grouping) -> list[tuple[int, int]]:
+    """(learner, source) pairs of the complementarity graph."""
+    graph = grouping.graph_
+    return [(p, q) for p in range(len(graph.edges)) for q in graph.sources_of(p)] if graph is not None else []
+
+
+def _renamed(weights: Weights, old: str, new: str) -> Weights:
+    return {new + name.removeprefix(old): value for name, value in weights.items()}
