@@ -174,8 +174,12 @@ class Engine(ABC):
     def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
         """Run all jobs, in any order; return what arrived and, per missing client, why it did not."""
 
-    def end_round(self) -> None:  # noqa: B027 - most engines have something to forget, none must
-        """References handed out before now are no longer needed."""
+    def begin_round(self, round: int) -> None:  # noqa: B027 - most engines have something to forget, none must
+        """References handed out before now are no longer needed; who is here may be looked up afresh."""
+
+    def events(self) -> list[str]:
+        """What happened on the way since this was last asked, beside missing answers: nodes lost, found, refused."""
+        return []
 
     @abstractmethod
     def states(self) -> dict[ClientId, tuple[int, Weights]]:
@@ -237,7 +241,7 @@ class Federation:
 
     def begin_round(self, number: int) -> None:
         """Open a round: its randomness, exchanges and absentees start afresh."""
-        self._engine.end_round()
+        self._engine.begin_round(number)
         self.round, self._exchange, self.phase = number, 0, "train"
         if number > 1:  # the first round's record also tells who was missing at the start
             self.missing = {}

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from feddag.data.partitions import Partition
 from feddag.engines.local import LocalEngine, Workplace
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
-from feddag.federation import ClientId, Federation, Job, Own, Ref, Step, Traffic, kept
+from feddag.federation import ClientId, Engine, Federation, Job, Own, Ref, Step, Traffic, kept
 from feddag.history import Record, RunDirectory, write_atomically
 from feddag.models import DualEncoder, Model, ModelSpec, default_model
 from feddag.native import Network
@@ -116,6 +116,8 @@ class Run:
         method.load_state_dict(tree["method"])
         source = method.model_of(client)
         if isinstance(source, Own):
+            if client not in states:
+                raise FeddagError(f"client = {client} keeps its model on its own machine")
             source = kept(states[client][1], source.name)
         name, shape, classes, encoders = tree["model"]
         model = ModelSpec(name, tuple(shape), classes, encoders).build().eval()
@@ -161,14 +163,26 @@ def run(
             write_atomically(files.experiment, experiment.to_toml())
             partition.save(files.partition)
             engine = LocalEngine(data, place, experiment.workers or _worthwhile_workers(experiment, partition, place))
-            try:
-                class_counts = count_classes(dataset, partition)
-                loop = _Loop(experiment, files, partition, place, engine, observer, class_counts)
-                result = loop.run_to_end(resume)
-            finally:
-                engine.close()
-            write_atomically(files.result, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+            setting = Setting.of(dataset, partition, place)
+            result = run_on(engine, experiment, files, setting, resume, observer)
     return Run(files.path, experiment, result, keep_alive)
+
+
+def run_on(
+    engine: Engine,
+    experiment: Experiment,
+    files: RunDirectory,
+    setting: "Setting",
+    resume: bool = False,
+    observer: Observer | None = None,
+) -> Record:
+    """Let an engine run an experiment to its end, and write down the result; the engine is closed however it ends."""
+    try:
+        result = _Loop(experiment, files, setting, engine, observer).run_to_end(resume)
+    finally:
+        engine.close()
+    write_atomically(files.result, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    return result
 
 
 def prepare(experiment: Experiment) -> tuple[Dataset, Partition, Workplace]:
@@ -186,6 +200,35 @@ def prepare(experiment: Experiment) -> tuple[Dataset, Partition, Workplace]:
     return dataset, partition, Workplace(model, experiment.local, experiment.seed, network)
 
 
+@dataclass(frozen=True)
+class Setting:
+    """What a run is told beside its experiment: the network, what trains it, and what is known about the clients."""
+
+    model: ModelSpec
+    trainer: str
+    clients: int
+    """How many there are or may be."""
+    truth: tuple[int, ...] | None = None
+    """The true group of each client, where the data were divided by us."""
+    held_out: tuple[ClientId, ...] = ()
+    partition_checksum: str | None = None
+    class_counts: NDArray[np.int64] | None = None
+    """How many samples of each class each client holds, where that is known: clients x classes."""
+
+    @classmethod
+    def of(cls, dataset: Dataset, partition: Partition, place: Workplace) -> "Setting":
+        """What is known where one machine holds the data of all clients."""
+        return cls(
+            model=place.model,
+            trainer="torch" if place.network is None else f"native, {native.instruction_set()}",
+            clients=len(partition.train),
+            truth=partition.truth,
+            held_out=partition.held_out,
+            partition_checksum=partition.checksum(),
+            class_counts=count_classes(dataset, partition),
+        )
+
+
 class _Loop:
     """One run under way."""
 
@@ -193,19 +236,15 @@ class _Loop:
         self,
         experiment: Experiment,
         files: RunDirectory,
-        partition: Partition,
-        place: Workplace,
-        engine: LocalEngine,
+        setting: Setting,
+        engine: Engine,
         observer: Observer | None,
-        class_counts: NDArray[np.int64],
     ) -> None:
-        self.experiment, self.files, self.partition = experiment, files, partition
-        self.class_counts = class_counts
-        self.model, self.engine, self.observer = place.model, engine, observer
-        self.trainer = "torch" if place.network is None else f"native, {native.instruction_set()}"
-        truth = None if partition.truth is None else dict(enumerate(partition.truth))
+        self.experiment, self.files, self.setting = experiment, files, setting
+        self.engine, self.observer = engine, observer
+        truth = None if setting.truth is None else dict(enumerate(setting.truth))
         self.federation = Federation(
-            engine, place.model, experiment.seed, experiment.participation, truth, partition.held_out
+            engine, setting.model, experiment.seed, experiment.participation, truth, setting.held_out
         )
         self.method = experiment.method_class(experiment.settings)
         self.key = experiment.key()
@@ -258,6 +297,7 @@ class _Loop:
             "bytes_down": traffic.down.total(),
             "sample_passes": traffic.samples.total(),
             "missing": {str(client): reason for client, reason in self.federation.missing.items()},
+            "events": self.engine.events(),
         }
 
     def _evaluate(self, clients: Sequence[ClientId], finetuned: bool = False) -> tuple[list[float], float | None]:
@@ -278,9 +318,13 @@ class _Loop:
 
         with self.federation.uncounted():
             replies = self.federation.ask([Job(client, steps(client)) for client in clients])
+        if not len(replies):
+            return [math.nan] * len(clients), None
         counts = torch.stack([reply.results[-1].arrays["counts"] for reply in replies])
+        answered = [reply.client for reply in replies]
+        scores = dict(zip(answered, balanced_accuracies(counts), strict=True))
         loss = mean_loss(counts.sum(0))
-        return balanced_accuracies(counts), loss if math.isfinite(loss) else None
+        return [scores.get(client, math.nan) for client in clients], loss if math.isfinite(loss) else None
 
     def _finetuned(self, clients: Sequence[ClientId]) -> Accuracy | None:
         return _block(self._evaluate(clients, finetuned=True)[0]) if self.experiment.finetune else None
@@ -292,7 +336,7 @@ class _Loop:
             "present": list(self.present),
             "method": self.method.state_dict(),
             "traffic": traffic,
-            "model": (self.model.name, self.model.shape, self.model.num_classes, self.model.encoders),
+            "model": astuple(self.setting.model),
             "seconds": self._seconds(),
         }
         self.files.save_checkpoint(number, tree, self.engine.states())
@@ -322,7 +366,7 @@ class _Loop:
         clients = self.present
         history = self.files.read_history()
         tail = history[-max(1, len(history) // 10) :]
-        truth = self.partition.truth
+        truth = self.setting.truth
         self.federation.begin_round(self.experiment.rounds + 1)
         blocks: dict[str, Accuracy | None] = {
             "accuracy": _over_rounds(np.mean, tail, clients),
@@ -330,7 +374,7 @@ class _Loop:
             "accuracy_finetuned": self._finetuned(clients),
             "accuracy_best": _over_rounds(np.max, history, clients),
         }
-        if unseen := self.partition.held_out:
+        if unseen := self.setting.held_out:
             self.federation.admit(unseen)
             self.method.join(self.federation, unseen)
             blocks["accuracy_unseen"] = _block(self._evaluate(unseen)[0])
@@ -342,10 +386,10 @@ class _Loop:
             "schema": SCHEMA,
             "key": self.key,
             **{name: getattr(self.experiment, name) for name in ("method", "dataset", "partition", "seed", "rounds")},
-            "model": self.model.name,
-            "clients": len(self.partition.train),
+            "model": self.setting.model.name,
+            "clients": self.setting.clients,
             "participants": list(clients),
-            "held_out": list(self.partition.held_out),
+            "held_out": list(self.setting.held_out),
             **{name: block.as_dict() if block else None for name, block in blocks.items()},
             "clusters": None if clusters is None else [clusters[client] for client in sorted(clusters)],
             "truth": None if truth is None else list(truth),
@@ -356,20 +400,20 @@ class _Loop:
             "bytes_by_phase": {"up": dict(traffic.up), "down": dict(traffic.down)},
             "sample_passes": traffic.samples.total(),
             "answers_missing": sum(len(record["missing"]) for record in history),
-            "partition_checksum": self.partition.checksum(),
+            "partition_checksum": self.setting.partition_checksum,
             "seconds": round(self._seconds(), 3),
-            "versions": _versions() | {"trainer": self.trainer},
+            "versions": _versions() | {"trainer": self.setting.trainer},
         }
 
     def _score(self, clusters: dict[ClientId, int]) -> Record:
         """What the groups are worth, beside the true ones and by the classes that their clients hold."""
         from feddag.server.metrics import score_clustering  # slow to import, and only needed at the end
 
-        clients, truth = sorted(clusters), self.partition.truth
+        clients, truth = sorted(clusters), self.setting.truth
         scores = score_clustering(
             [clusters[client] for client in clients],
             None if truth is None else [truth[client] for client in clients],
-            self.class_counts[clients],
+            None if self.setting.class_counts is None else self.setting.class_counts[clients],
         )
         return {name: value if value is None else round(value, DECIMALS) for name, value in scores.items()}
 

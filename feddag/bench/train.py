@@ -211,7 +211,7 @@ def _engine(stack: contextlib.ExitStack, data: ClientData, place: Workplace, sta
     def train(clients: Sequence[int]) -> None:
         ref = engine.put(start)
         engine.perform([Job(client, Train(ref)) for client in clients], 1, 1)
-        engine.end_round()
+        engine.begin_round(0)
 
     return train
 

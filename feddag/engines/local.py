@@ -161,7 +161,7 @@ class LocalEngine(Engine):
             replies.append(Reply(client, done.results, self._data.size(client)))
         return replies, {}
 
-    def end_round(self) -> None:
+    def begin_round(self, round: int) -> None:
         self._crew.forget_weights()
 
     def states(self) -> dict[ClientId, tuple[int, Weights]]:
