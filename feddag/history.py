@@ -13,14 +13,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
-from torch import Tensor
 
 from feddag.errors import FeddagError
 from feddag.federation import ClientId, Weights
+from feddag.packing import Arrays, pack, unpack
 
 KEPT_CHECKPOINTS = 2  # the newest, and one before it in case the newest turns out damaged
 
@@ -45,26 +43,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 def save_tree(path: Path, tree: Any) -> None:
     """Save nested dicts and lists of tensors, arrays, numbers and text as one safetensors file with a checksum."""
-    arrays: dict[str, np.ndarray[Any, Any]] = {}
-    names: dict[int, str] = {}
-
-    def encode(item: Any) -> Any:
-        if isinstance(item, Tensor | np.ndarray):
-            if id(item) not in names:  # one tensor in two places is stored once
-                names[id(item)] = f"{len(names):06d}"
-                arrays[names[id(item)]] = np.asarray(item.numpy() if isinstance(item, Tensor) else item, order="C")
-            return {"$tensor" if isinstance(item, Tensor) else "$array": names[id(item)]}
-        if isinstance(item, dict):
-            return {"$dict": [[encode(key), encode(value)] for key, value in item.items()]}
-        if isinstance(item, list | tuple):
-            return {"$list" if isinstance(item, list) else "$tuple": [encode(value) for value in item]}
-        if isinstance(item, np.generic):
-            return item.item()
-        if item is None or isinstance(item, bool | int | float | str):
-            return item
-        raise TypeError(f"a {type(item).__name__} cannot be saved: use tensors, arrays, numbers, text, lists and dicts")
-
-    text = json.dumps(encode(tree))
+    text, arrays = pack(tree)
     write_atomically(path, save(arrays, metadata={"tree": text, "sha256": _checksum(text, arrays)}))
 
 
@@ -78,25 +57,10 @@ def load_tree(path: Path) -> Any:
         raise DamagedError(f"{path.name}: {error}") from None
     if _checksum(metadata.get("tree", ""), arrays) != metadata.get("sha256"):
         raise DamagedError(f"{path.name}: the checksum does not match")
-    tensors: dict[str, Tensor] = {}
-
-    def decode(item: Any) -> Any:
-        if not isinstance(item, dict):
-            return item
-        [(kind, content)] = item.items()
-        if kind == "$tensor":
-            return tensors.setdefault(content, torch.from_numpy(arrays[content]))
-        if kind == "$array":
-            return arrays[content]
-        if kind == "$dict":
-            return {decode(key): decode(value) for key, value in content}
-        values = [decode(value) for value in content]
-        return tuple(values) if kind == "$tuple" else values
-
-    return decode(json.loads(metadata["tree"]))
+    return unpack(metadata["tree"], arrays)
 
 
-def _checksum(text: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
+def _checksum(text: str, arrays: Arrays) -> str:
     hasher = hashlib.sha256(text.encode())
     for name in sorted(arrays):
         hasher.update(f"{name}{arrays[name].shape}{arrays[name].dtype}".encode())
