@@ -1,4 +1,4 @@
-"""feddag run | compare | fields | data | bench: every command is a thin layer over the Python functions."""
+"""feddag run | compare | fields | data | bench | flower: every command is a thin layer over the Python functions."""
 
 import errno
 import gc
@@ -18,6 +18,7 @@ from feddag.compare import compare_methods
 from feddag.data import obtain
 from feddag.data.clients import count_classes
 from feddag.data.datasets import load as load_dataset
+from feddag.engines.flower.commands import app as flower_app
 from feddag.errors import FeddagError
 from feddag.experiment import DEFAULT_METHOD, Experiment, parse_setting, read_experiment, read_experiments
 from feddag.history import RunDirectory, free_directory, write_atomically
@@ -36,6 +37,7 @@ data_app = typer.Typer(help="What data is available; obtain it; see how clients 
 app.add_typer(data_app, name="data")
 bench_app = typer.Typer(help="How fast it is on this machine, beside others.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
+app.add_typer(flower_app, name="flower")
 console = Console(highlight=False)
 UsageError: Any = typer.BadParameter.__base__  # typer brings its own click, or uses the installed one
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from feddag.errors import FeddagError
 from feddag.models import ModelSpec
 from feddag.rng import rng
 
@@ -83,6 +84,10 @@ class Step(ABC):
     @abstractmethod
     def run(self, client: "Client") -> Result:
         """Do it. Sees this client's samples and state, and what the job carries, and nothing else."""
+
+    def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]] | None:
+        """The shapes of the arrays in the result, if they are known beforehand: another answer is then refused."""
+        return None
 
     def cargo(self) -> Iterator[Ref | Tensor]:
         """All that must travel to the client for this step: weights by reference, and arrays of the step's own."""
@@ -216,11 +221,14 @@ class Federation:
         participation: float,
         truth: Mapping[ClientId, int] | None = None,
         held_out: Iterable[ClientId] = (),
+        minimum: int = 0,
     ) -> None:
         self._engine = engine
         self._model = model
         self._seed = seed
         self._held_out = frozenset(held_out)
+        self._minimum = minimum
+        self._forms = {_form(model.initial_weights(seed, "form"))}
         self._exchange = 0
         self._counting = True
         self.participation = participation
@@ -260,27 +268,37 @@ class Federation:
 
     def put(self, weights: Weights) -> Ref:
         """Hand weights over once; jobs then carry the reference."""
+        self._forms.add(_form(weights))
         return self._engine.put(weights)
 
     def ask(self, jobs: Iterable[Job]) -> Replies:
         """Send jobs, at most one per client, and return the replies that arrived, in client order.
 
-        A client that failed, left, or answered with something that is not a finite number is missing, with its reason.
+        A client that failed, left, or answered with something that is not a finite number or not of the right shape is
+        missing, with its reason.
         """
         jobs = sorted(jobs, key=lambda job: job.client)
         if len({job.client for job in jobs}) < len(jobs):
             raise ValueError("a client was given two jobs in one exchange; give one job with two steps")
         self._exchange += 1
         answered, missing = self._engine.perform(jobs, self.round, self._exchange)
+        steps = {job.client: job.steps for job in jobs}
         sound = []
         for reply in sorted(answered, key=lambda reply: reply.client):
-            if not self._counting or all(map(_is_finite, reply.results)):
-                sound.append(reply)
-            else:
+            if not all(map(self._is_formed, steps[reply.client], reply.results)):
+                missing = missing | {reply.client: "answered with an array of a wrong name, shape or type"}
+            elif self._counting and not all(map(_is_finite, reply.results)):
                 missing = missing | {reply.client: "answered with a value that is not finite"}
+            else:
+                sound.append(reply)
         if self._counting:
             self._count(jobs, answered)
             self.missing |= missing
+            if len(sound) < min(self._minimum, len(jobs)):
+                raise FeddagError(
+                    f"round {self.round}: {len(sound)} of {len(jobs)} clients gave a usable answer, and minimum = "
+                    f"{self._minimum}; the run can be resumed"
+                )
         return Replies(sound, missing)
 
     @contextlib.contextmanager
@@ -291,6 +309,13 @@ class Federation:
             yield
         finally:
             self._counting = True
+
+    def _is_formed(self, step: Step, result: Result) -> bool:
+        """Whether weights look like some that were handed over, and arrays as the step says they do."""
+        shapes = step.shapes(self._model)
+        return (result.weights is None or _form(result.weights) in self._forms) and (
+            shapes is None or {name: tuple(array.shape) for name, array in result.arrays.items()} == shapes
+        )
 
     def _count(self, jobs: Sequence[Job], replies: Sequence[Reply]) -> None:
         traffic = self.traffic
@@ -308,6 +333,10 @@ class Federation:
                 traffic.samples[step.phase or self.phase] += result.samples
             traffic.up[self.phase] += NUMBER_BYTES  # the sample count
             traffic.up_by_client[reply.client] += reply.nbytes
+
+
+def _form(weights: Weights) -> frozenset[tuple[str, tuple[int, ...], torch.dtype]]:
+    return frozenset((name, tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items())
 
 
 def _is_finite(result: Result) -> bool:

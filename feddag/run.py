@@ -192,7 +192,7 @@ def prepare(experiment: Experiment) -> tuple[Dataset, Partition, Workplace]:
     shape = _channels_first(dataset.x_train.shape[1:])
     encoders = experiment.method_class.encoders
     model = ModelSpec(experiment.model or default_model(shape), shape, dataset.num_classes, encoders)
-    network = _native_network(experiment, model)
+    network = native_network(experiment, model)
     if experiment.method_class.needs_truth and partition.truth is None:
         raise FeddagError(
             f"method = '{experiment.method}' needs true groups, and partition = '{experiment.partition}' has none"
@@ -214,6 +214,8 @@ class Setting:
     partition_checksum: str | None = None
     class_counts: NDArray[np.int64] | None = None
     """How many samples of each class each client holds, where that is known: clients x classes."""
+    minimum: int = 0
+    """Fewest usable answers of an exchange; with fewer the run stops and can be resumed."""
 
     @classmethod
     def of(cls, dataset: Dataset, partition: Partition, place: Workplace) -> "Setting":
@@ -244,7 +246,13 @@ class _Loop:
         self.engine, self.observer = engine, observer
         truth = None if setting.truth is None else dict(enumerate(setting.truth))
         self.federation = Federation(
-            engine, setting.model, experiment.seed, experiment.participation, truth, setting.held_out
+            engine,
+            setting.model,
+            experiment.seed,
+            experiment.participation,
+            truth,
+            setting.held_out,
+            setting.minimum,
         )
         self.method = experiment.method_class(experiment.settings)
         self.key = experiment.key()
@@ -418,7 +426,7 @@ class _Loop:
         return {name: value if value is None else round(value, DECIMALS) for name, value in scores.items()}
 
 
-def _native_network(experiment: Experiment, model: ModelSpec) -> Network | None:
+def native_network(experiment: Experiment, model: ModelSpec) -> Network | None:
     """The model as the native trainer takes it; None where PyTorch is to train it."""
     built = model.build()
     if experiment.trainer == "torch":

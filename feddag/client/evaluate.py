@@ -11,6 +11,7 @@ from feddag import native
 from feddag.client.train import load_weights
 from feddag.client.work import Client
 from feddag.federation import ModelSource, Result, Step, Weights
+from feddag.models import ModelSpec
 
 EVALUATION_BATCH = 512
 
@@ -20,6 +21,9 @@ class Evaluate(Step):
     """Score a model on the client's test samples: per class, how many it got right, of how many, with what loss."""
 
     model: ModelSource = None
+
+    def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
+        return {"counts": (model.num_classes, 3)}
 
     def run(self, client: Client) -> Result:
         return Result(arrays={"counts": client.score(client.weights(self.model))})

@@ -1,6 +1,7 @@
 """Every client's samples, shifted as its partition says and laid out so that each client's are one slice."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -122,6 +123,35 @@ def lay_out(
         mean=np.asarray(dataset.mean, np.float32),
         std=np.asarray(dataset.std, np.float32),
         num_classes=np.asarray(dataset.num_classes),
+    )
+
+
+def of_one_client(
+    client: int,
+    samples: tuple[Array, Array],
+    labels: tuple[Array, Array],
+    mean: Sequence[float],
+    std: Sequence[float],
+    num_classes: int,
+) -> ClientData:
+    """One client's training and test samples, laid out as `lay_out` does: all other clients hold nothing."""
+    (x, test_x), (y, test_y) = samples, labels
+    by_class = np.argsort(test_y, kind="stable")
+    sizes = np.bincount(test_y, minlength=num_classes)
+    blocks = np.flatnonzero(sizes)
+    nobody = [0] * client
+    return ClientData(
+        x=x,
+        y=y,
+        offsets=_offsets([*nobody, len(y)]),
+        test_x=test_x[by_class],
+        test_y=test_y[by_class],
+        block_offsets=_offsets([int(size) for size in sizes[blocks]]),
+        block_list=np.arange(len(blocks)),
+        block_list_offsets=_offsets([*nobody, len(blocks)]),
+        mean=np.asarray(mean, np.float32),
+        std=np.asarray(std, np.float32),
+        num_classes=np.asarray(num_classes),
     )
 
 

@@ -1,0 +1,163 @@
+"""The Flower app: a few small files that a person can read, and `flwr run` accepts."""
+
+import importlib.util
+import json
+import shutil
+import tomllib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from feddag import __version__
+from feddag.data.datasets import Dataset
+from feddag.data.datasets import load as load_dataset
+from feddag.errors import FeddagError
+from feddag.experiment import Experiment
+from feddag.history import write_atomically
+from feddag.models import ModelSpec, default_model
+
+PACKAGE = "federation"
+EXPERIMENT = "experiment.toml"
+TASK = "task.toml"
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all nodes must agree on beside the experiment: what a sample looks like and which classes there are."""
+
+    sample_shape: tuple[int, ...]
+    """As it lies in files: images height x width x channels."""
+    classes: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    @classmethod
+    def of(cls, dataset: Dataset) -> "Task":
+        """The task that a dataset poses."""
+        classes = dataset.classes or tuple(map(str, range(dataset.num_classes)))
+        return cls(dataset.x_train.shape[1:], classes, dataset.mean, dataset.std)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Task":
+        """From the app's task.toml."""
+        try:
+            content = tomllib.loads((folder / TASK).read_text(encoding="utf-8"))
+            return cls(**{name: tuple(content[name]) for name in cls.__dataclass_fields__})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise FeddagError(f"'{folder / TASK}' is no task file: {error}") from None
+
+    def to_toml(self) -> str:
+        """The text of task.toml."""
+        return "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in asdict(self).items())
+
+    def model(self, experiment: Experiment) -> ModelSpec:
+        """The network for this task."""
+        shape = self.sample_shape
+        shape = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
+        return ModelSpec(experiment.model or default_model(shape), shape, len(self.classes))
+
+
+SERVER_APP = '''"""The server's side: asks the nodes, one message each, and keeps the run directory."""
+
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from feddag.engines.flower.server import serve
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run experiment.toml from its first round to its last."""
+    serve(grid, context.run_config, Path(__file__).parent)
+'''
+
+CLIENT_APP = '''"""A node's side: works with the data that its own configuration names. Samples never leave it."""
+
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from feddag.engines.flower import node
+
+app = ClientApp()
+
+
+@app.query("hello")
+def hello(message: Message, context: Context) -> Message:
+    """Say which client this node is."""
+    return node.hello(message, context)
+
+
+@app.train("work")
+def work(message: Message, context: Context) -> Message:
+    """Do a job and send arrays and numbers back."""
+    return node.work(message, context, Path(__file__).parent)
+'''
+
+PYPROJECT = """[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "feddag-federation"
+version = "1.0.0"
+description = "{title}, run by feddag {version}"
+license = "Apache-2.0"
+# feddag itself is installed on every machine beforehand: an app is small, and nodes install nothing at run time
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["{package}"]
+
+[tool.flwr.app]
+publisher = "feddag"
+
+[tool.flwr.app.components]
+serverapp = "{package}.server:app"
+clientapp = "{package}.client:app"
+
+[tool.flwr.app.config]
+out = "{out}"        # the run directory, on the server's machine
+resume = false       # go on with an unfinished run in it
+deadline = 600       # seconds that an exchange waits for a client
+minimum = {minimum}          # fewest clients that must be there and answer; with fewer the run stops, to be resumed
+patience = 3         # rounds after which a client that is out of reach has left
+largest-reply = 1024 # megabytes; a bigger answer is not read
+data = ""            # only for Flower's simulation: where client {{client}} finds its samples
+state = ""           # only for Flower's simulation: where clients remember
+"""
+
+
+def write_app(folder: Path, experiment: Experiment, out: str = "") -> Task:
+    """Write a Flower app for an experiment. Its dataset only tells what samples look like: one site's will do."""
+    if folder.exists() and any(folder.iterdir()):
+        raise FeddagError(f"directory '{folder}' is not empty; give a new one")
+    task = Task.of(load_dataset(experiment.dataset))
+    task.model(experiment).build()  # what cannot work is refused here and not on the nodes
+    minimum = max(1, (experiment.clients or 1) // 2)
+    pyproject = PYPROJECT.format(
+        title=experiment.title(), version=__version__, package=PACKAGE, out=out or "feddag-run", minimum=minimum
+    )
+    package = folder / PACKAGE
+    write_atomically(folder / "pyproject.toml", pyproject)
+    write_atomically(package / "__init__.py", "")
+    write_atomically(package / "server.py", SERVER_APP)
+    write_atomically(package / "client.py", CLIENT_APP)
+    write_atomically(package / EXPERIMENT, experiment.to_toml())
+    write_atomically(package / TASK, task.to_toml())
+    for name in (experiment.method, experiment.model or ""):
+        if ":" in name:
+            _bring(name.partition(":")[0], folder)
+    return task
+
+
+def _bring(module: str, folder: Path) -> None:
+    """A method or model of the user's own travels with the app, if it is one file."""
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None or "." in module or spec.submodule_search_locations:
+        raise FeddagError(f"module '{module}' is not a single file; install it on every node and write the app by hand")
+    shutil.copy(spec.origin, folder / f"{module}.py")

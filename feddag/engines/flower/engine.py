@@ -1,0 +1,223 @@
+"""Clients on nodes far away: each gets its job in one message, and a round goes on without those that do not answer."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from feddag.engines.flower.wire import Envelope, Parcel, WireError, read_hello, read_reply, write_job
+from feddag.errors import FeddagError
+from feddag.federation import ClientId, Engine, Job, Ref, Reply, Weights, digest, nbytes
+
+TRIES = 3  # how often a job is sent whose node is lost over it
+NodeId = str
+"""One connection of one node: it changes when the node starts anew."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How long to wait for whom. None of it changes what is computed from the answers that arrive."""
+
+    deadline: float = 600.0
+    """Seconds that an exchange waits for an answer; a node that is lost and comes back in time is asked again."""
+    minimum: int = 1
+    """Fewest clients to start with, and fewest usable answers of an exchange; with fewer the run stops."""
+    patience: int = 3
+    """Rounds that a lost client still counts as a member; after them it has left for good."""
+    largest_reply: int = 2**30
+    """Bytes; a bigger answer is not read."""
+    poll: float = 0.2
+    """Seconds between two looks."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What came back for a message: an answer, or how it got lost on the way."""
+
+    message: str
+    parcel: Parcel | None
+    lost: str = ""
+
+
+class Carrier(Protocol):
+    """Takes messages to nodes. Its node ids mean nothing beyond this: a client is who its node says it is."""
+
+    def nodes(self) -> set[NodeId]:
+        """The nodes that are connected."""
+
+    def greet(self, node: NodeId) -> str:
+        """Ask a node which client it is; returns the message's id."""
+
+    def send(self, node: NodeId, parcel: Parcel) -> str:
+        """Send a job; returns the message's id."""
+
+    def receive(self, messages: Iterable[str]) -> list[Delivery]:
+        """What has come back for these messages."""
+
+
+class FlowerEngine(Engine):
+    """Asks clients through a carrier.
+
+    Which node is which client is what the nodes themselves say, from their configuration. The first node that names a
+    client is that client for as long as it stays connected.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        run: str,
+        clients: int,
+        terms: Terms,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._carrier, self._run, self._clients, self._terms = carrier, run, clients, terms
+        self._clock, self._sleep = clock, sleep
+        self._greeted: dict[str, NodeId] = {}  # by message
+        self._nodes: dict[ClientId, NodeId] = {}  # clients within reach
+        self._refused: set[NodeId] = set()
+        self._doubles: dict[NodeId, ClientId] = {}  # say they are a client that another node is
+        self._members: dict[ClientId, int | None] = {}  # None, or the round since which it is out of reach
+        self._weights: dict[str, Weights] = {}
+        self._events: list[str] = []
+
+    def gather(self) -> None:
+        """Wait until every client is there, or as many as the deadline brings."""
+        end = self._clock() + self._terms.deadline
+        while True:
+            self._look_around()
+            if len(self._nodes) == self._clients or self._clock() > end:
+                break
+            self._sleep(self._terms.poll)
+        if len(self._nodes) < self._terms.minimum:
+            raise FeddagError(
+                f"{len(self._nodes)} of {self._clients} clients connected within {self._terms.deadline:g} s, "
+                f"and minimum = {self._terms.minimum}"
+            )
+        self._members = dict.fromkeys(self._nodes)
+
+    def population(self) -> tuple[ClientId, ...]:
+        return tuple(sorted(self._members))
+
+    def put(self, weights: Weights) -> Ref:
+        ref = Ref(digest(weights), nbytes(weights))
+        self._weights[ref.digest] = weights
+        return ref
+
+    def begin_round(self, round: int) -> None:
+        self._weights.clear()
+        self._look_around()
+        for client, lost_since in list(self._members.items()):
+            if client in self._nodes:
+                self._members[client] = None
+            elif lost_since is None:
+                self._members[client] = round
+            elif round - lost_since >= self._terms.patience:
+                del self._members[client]
+                self._events.append(f"client {client} was out of reach for {round - lost_since} rounds and has left")
+        for client in sorted(set(self._nodes) - set(self._members)):
+            self._members[client] = None
+            self._events.append(f"client {client} joined")
+
+    def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
+        replies: list[Reply] = []
+        missing: dict[ClientId, str] = {}
+        open_jobs = {job.client: job for job in jobs}
+        envelopes = {client: Envelope(self._run, client, round, exchange) for client in open_jobs}
+        tries = dict.fromkeys(open_jobs, 0)
+        sent: dict[str, tuple[ClientId, NodeId]] = {}
+        self._look_around()
+        expected = set(self._nodes)  # for the others nobody waits: they were lost before
+        end = self._clock() + self._terms.deadline
+        while open_jobs:
+            asked = {client for client, _ in sent.values()}
+            for client in sorted(set(open_jobs) & set(self._nodes) - asked):
+                tries[client] += 1
+                parcel = write_job(envelopes[client], open_jobs[client], lambda ref: self._weights[ref.digest])
+                sent[self._carrier.send(self._nodes[client], parcel)] = client, self._nodes[client]
+            for delivery in [*self._carrier.receive(list(sent)), *self._stranded(sent)]:
+                if delivery.message not in sent:
+                    continue  # its answer came and then its node went
+                client, _ = sent.pop(delivery.message)
+                if delivery.parcel is None:
+                    missing[client] = delivery.lost
+                    self._nodes.pop(client, None)
+                    self._events.append(f"client {client} in round {round}: {delivery.lost}")
+                    if tries[client] < TRIES:
+                        continue  # it is asked again if it comes back in time
+                else:
+                    missing.pop(client, None)
+                    try:
+                        replies.append(self._read(delivery.parcel, envelopes[client], open_jobs[client]))
+                    except WireError as error:
+                        missing[client] = str(error)
+                del open_jobs[client]
+            if not open_jobs.keys() & expected or self._clock() > end:
+                break
+            self._sleep(self._terms.poll)
+            self._look_around()
+        for client, _ in sent.values():
+            missing[client] = f"no answer within {self._terms.deadline:g} s"
+            self._nodes.pop(client, None)  # until it says hello again, which a node that hangs does when it is done
+        for client in open_jobs:
+            missing.setdefault(client, "out of reach")
+        return replies, missing
+
+    def events(self) -> list[str]:
+        events, self._events = self._events, []
+        return events
+
+    def states(self) -> dict[ClientId, tuple[int, Weights]]:
+        return {}  # on the nodes' own disks
+
+    def restore(self, states: dict[ClientId, tuple[int, Weights]]) -> None:
+        """Nothing: a node finds the memory that belongs to a job's round by itself."""
+
+    def close(self) -> None:
+        """Nothing: the carrier belongs to Flower."""
+
+    def _read(self, parcel: Parcel, envelope: Envelope, job: Job) -> Reply:
+        if parcel.nbytes > self._terms.largest_reply:
+            raise WireError(f"answered with {parcel.nbytes} bytes, and largest_reply = {self._terms.largest_reply}")
+        return read_reply(parcel, envelope, len(job.steps))
+
+    def _stranded(self, sent: dict[str, tuple[ClientId, NodeId]]) -> list[Delivery]:
+        """Messages whose node is gone or was started anew: their answers will never come."""
+        connected = set(self._nodes.values())
+        return [
+            Delivery(message, None, "its node was lost") for message, (_, node) in sent.items() if node not in connected
+        ]
+
+    def _look_around(self) -> None:
+        """Notice who came and who went; greet whoever is not known."""
+        connected = self._carrier.nodes()
+        self._nodes = {client: node for client, node in self._nodes.items() if node in connected}
+        self._greeted = {message: node for message, node in self._greeted.items() if node in connected}
+        self._refused &= connected
+        self._doubles = {node: client for node, client in self._doubles.items() if node in connected}
+        for node, client in list(self._doubles.items()):
+            if client not in self._nodes:
+                self._nodes[client] = node
+                del self._doubles[node]
+        for delivery in self._carrier.receive(list(self._greeted)):
+            self._meet(self._greeted.pop(delivery.message), delivery.parcel)
+        known = {*self._nodes.values(), *self._greeted.values(), *self._refused, *self._doubles}
+        for node in sorted(connected - known):
+            self._greeted[self._carrier.greet(node)] = node
+
+    def _meet(self, node: NodeId, parcel: Parcel | None) -> None:
+        if parcel is None:
+            return  # it is greeted again as long as it is connected
+        try:
+            client = read_hello(parcel)
+            if client >= self._clients:
+                raise WireError(f"says it is client {client}, and clients = {self._clients}")
+        except WireError as error:
+            self._refused.add(node)
+            self._events.append(f"a node was refused: {error}")
+            return
+        if client in self._nodes:
+            self._doubles[node] = client
+            self._events.append(f"a second node says it is client {client}: it waits until the first one is gone")
+        else:
+            self._nodes[client] = node

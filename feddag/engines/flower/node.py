@@ -1,0 +1,194 @@
+"""What happens beside the data: a node reads its own samples, does a job, and remembers on its own disk."""
+
+import importlib
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from feddag.data.clients import Array, ClientData, of_one_client
+from feddag.data.datasets import load as load_dataset
+from feddag.engines.flower.app import EXPERIMENT, Task
+from feddag.engines.flower.grid import from_record, reply
+from feddag.engines.flower.wire import (
+    Envelope,
+    Order,
+    Parcel,
+    WireError,
+    known_steps,
+    read_job,
+    write_hello,
+    write_refusal,
+    write_reply,
+)
+from feddag.engines.local import Done, Work, Worker, Workplace
+from feddag.errors import FeddagError
+from feddag.experiment import Experiment, read_experiment
+from feddag.federation import ClientId, Job, Ref, Reply, Weights
+from feddag.history import DamagedError, load_tree, save_tree
+from feddag.run import native_network
+
+Moment = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node's own configuration: who it is and where its things are. It never comes from the server."""
+
+    client: ClientId
+    data: str
+    """An .npz file, a folder of images, or `module:function` that returns x_train, y_train, x_test, y_test."""
+    state: Path
+    """Where the client's memory is kept."""
+    threads: int = 1
+    """Of PyTorch; with one, sums run in the same order everywhere."""
+
+    @classmethod
+    def of(cls, node: Mapping[str, Any], run: Mapping[str, Any]) -> "Node":
+        """From Flower's node config. In Flower's simulation a node has only a number, and the run says where data are.
+
+        >>> Node.of({"client-id": 2, "data": "site.npz", "state": "/var/lib/feddag"}, {}).client
+        2
+        """
+        simulated = "partition-id" in node and "client-id" not in node
+        client = node.get("partition-id" if simulated else "client-id")
+        if not isinstance(client, int) or isinstance(client, bool) or client < 0:
+            raise FeddagError(f"node config client-id = {client!r} is not allowed: it should be 0, 1, 2, ...")
+        settings = {name: str(run.get(name, "")).replace("{client}", str(client)) for name in ("data", "state")}
+        settings = settings if simulated else {name: str(node.get(name, "")) for name in settings}
+        if not settings["data"]:
+            raise FeddagError("node config data is missing: an .npz file, a folder of images or module:function")
+        state = Path(settings["state"]) if settings["state"] else Path.home() / ".feddag" / "state"
+        threads = node.get("threads", 1)
+        if not isinstance(threads, int) or threads < 1:
+            raise FeddagError(f"node config threads = {threads!r} is not allowed: it should be 1, 2, ...")
+        return cls(client, settings["data"], state, threads)
+
+
+class Memory:
+    """What a client remembers, on its own disk: a file for each moment it changed, so that it never runs ahead.
+
+    A job sees what was remembered before its own moment. So a job done twice gives the same answer twice, and a server
+    that goes back to an earlier round finds the memory of that round.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def recall(self, moment: Moment) -> Weights:
+        """What was remembered before this moment."""
+        before = [path for path in self._files() if _moment(path) < moment]
+        if not before:
+            return {}
+        state: Weights = load_tree(before[-1])
+        return state
+
+    def remember(self, moment: Moment, state: Weights) -> None:
+        """Keep this, and what the two newest checkpoints of the server may still ask for."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        save_tree(self._folder / f"round-{moment[0]:06d}-exchange-{moment[1]:04d}.safetensors", state)
+        older = [path for path in self._files() if _moment(path) < (moment[0] - 1, 0)]
+        undone = [path for path in self._files() if _moment(path) > moment]
+        for path in [*older[:-1], *undone]:
+            path.unlink()
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("round-*-exchange-*.safetensors"))
+
+
+def _moment(path: Path) -> Moment:
+    _, round, _, exchange = path.stem.split("-")
+    return int(round), int(exchange)
+
+
+def hello(message: Any, context: Any) -> Any:
+    """Flower's handler: say which client this node is."""
+    try:
+        return reply(write_hello(Node.of(context.node_config, context.run_config).client), message)
+    except FeddagError as error:
+        print(f"feddag: {error}", file=sys.stderr)
+        return reply(write_refusal(None, "its node config cannot be used; the node's log says why"), message)
+
+
+def work(message: Any, context: Any, folder: Path) -> Any:
+    """Flower's handler: do a job with the app in this folder. What went wrong is told without any value in it."""
+    return reply(answer(message.content, context.node_config, context.run_config, folder), message)
+
+
+def answer(record: Any, node_config: Mapping[str, Any], run_config: Mapping[str, Any], folder: Path) -> Parcel:
+    """The answer to a job."""
+    envelope: Envelope | None = None
+    try:
+        node = Node.of(node_config, run_config)
+        experiment = read_experiment(folder / EXPERIMENT, {})
+        order = read_job(from_record(record), known_steps(experiment.method))
+        envelope = order.envelope
+        if envelope.client != node.client:
+            raise WireError("the job is for another client")
+        return write_reply(envelope, do(order, node, experiment, Task.read(folder)))
+    except WireError as error:
+        return write_refusal(envelope, str(error))
+    except (FeddagError, DamagedError) as error:
+        print(f"feddag: {error}", file=sys.stderr)  # it names files of this node, so it stays here
+        return write_refusal(envelope, "its configuration, data or memory cannot be used; the node's log says why")
+    except Exception as error:  # its text may hold a sample or a label: only its type leaves, and only lines are logged
+        print("".join(traceback.format_tb(error.__traceback__)), type(error).__name__, file=sys.stderr)
+        return write_refusal(envelope, f"its work failed with {type(error).__name__}; the node's log says where")
+
+
+def do(order: Order, node: Node, experiment: Experiment, task: Task) -> Reply:
+    """Do a job with the samples and the memory of this node."""
+    torch.set_num_threads(node.threads)
+    model = task.model(experiment)
+    place = Workplace(model, experiment.local, experiment.seed, native_network(experiment, model))
+    data = read_site(node, task)
+
+    def fetch(ref: Ref) -> Weights:
+        return order.weights[ref.digest]
+
+    envelope = order.envelope
+    moment = (envelope.round, envelope.exchange)
+    memory = Memory(node.state / envelope.run / f"client-{node.client:06d}")
+    done = Worker(data, place, fetch).do(Work(Job(node.client, order.steps), memory.recall(moment), moment))
+    assert isinstance(done, Done)
+    if done.state is not None:
+        memory.remember(moment, done.state)
+    return Reply(node.client, done.results, data.size(node.client))
+
+
+def read_site(node: Node, task: Task) -> ClientData:
+    """This node's samples, with labels numbered as in the whole federation."""
+    if ":" in node.data and not Path(node.data).exists():
+        x_train, y_train, x_test, y_test = _call(node.data)
+        labels = np.asarray(y_train, np.int64), np.asarray(y_test, np.int64)
+        samples: tuple[Array, Array] = np.asarray(x_train), np.asarray(x_test)
+    else:
+        dataset = load_dataset(node.data)
+        unknown = set(dataset.classes) - set(task.classes)
+        if unknown:
+            raise FeddagError(f"the node's data have {len(unknown)} classes that are not among the app's classes")
+        number = np.array([task.classes.index(word) for word in dataset.classes])
+        labels = number[dataset.y_train], number[dataset.y_test]
+        samples = dataset.x_train, dataset.x_test
+    for x, y in zip(samples, labels, strict=True):
+        if x.shape[1:] != task.sample_shape or x.shape[0] != y.shape[0] or x.dtype not in (np.uint8, np.float32):
+            raise FeddagError(
+                f"the node's samples are {x.dtype} of shape {x.shape[1:]}, and the app's are uint8 or float32 of shape "
+                f"{task.sample_shape}"
+            )
+        if len(y) and not 0 <= y.min() <= y.max() < len(task.classes):
+            raise FeddagError(f"the node's data have a label outside 0 .. {len(task.classes) - 1}")
+    return of_one_client(node.client, samples, labels, task.mean, task.std, len(task.classes))
+
+
+def _call(entry: str) -> Any:
+    module, _, name = entry.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)()
+    except (ImportError, AttributeError) as error:
+        raise FeddagError(f"node config data = '{entry}' could not be imported: {type(error).__name__}") from None

@@ -1,0 +1,229 @@
+"""What a message holds: one JSON text and raw arrays. Reading one imports nothing and runs nothing.
+
+A step travels as the name of its class and its plain fields; the reader finds the class in a table of the steps that it
+knows already. Weights travel once per message, under their digest.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from feddag.client import evaluate, train  # noqa: F401 - their steps are then known
+from feddag.federation import ClientId, Job, Own, Ref, Reply, Result, Step, Weights, digest
+from feddag.methods import all_methods, find_method
+from feddag.packing import Arrays, pack, unpack
+
+PROTOCOL = 1
+DTYPES = frozenset(("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"))
+
+Steps = Mapping[str, type[Step]]
+
+
+class WireError(Exception):
+    """A message that does not say what it should. Its text is safe to send and to log: it holds no values."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """The content of one message."""
+
+    text: str
+    arrays: Arrays = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the text and the arrays."""
+        return len(self.text.encode()) + sum(array.nbytes for array in self.arrays.values())
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Which job of which run a message is about: a reply must repeat its job's."""
+
+    run: str
+    client: ClientId
+    round: int
+    exchange: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """A job as a node reads it, with the weights it refers to."""
+
+    envelope: Envelope
+    steps: tuple[Step, ...]
+    weights: dict[str, Weights]
+
+
+def raw_array(data: bytes, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
+    """An array from bytes that came over the wire; only plain numbers are let in.
+
+    >>> raw_array(bytes(8), "float32", (2,))
+    array([0., 0.], dtype=float32)
+    """
+    if dtype not in DTYPES:
+        raise WireError("an array is not of plain numbers")
+    sizes = [int(size) for size in shape]
+    if any(size < 0 for size in sizes) or len(data) != np.dtype(dtype).itemsize * int(np.prod(sizes, dtype=object)):
+        raise WireError("an array has not as many bytes as its shape says")
+    return np.frombuffer(bytearray(data), dtype).reshape(sizes)  # a bytearray: torch wants arrays it may write to
+
+
+def known_steps(method: str) -> dict[str, type[Step]]:
+    """Every step of this package and of the module that the experiment's method comes from, by class path.
+
+    >>> known_steps("fedavg")["feddag.client.train:Train"].__name__
+    'Train'
+    """
+    all_methods()  # a method's file may define steps: all are imported now, none later
+    modules = (find_method(method).__module__,)
+    found = {}
+    waiting = Step.__subclasses__()
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if kind.__module__.startswith("feddag.") or kind.__module__ in modules:
+            found[_class_path(kind)] = kind
+    return found
+
+
+def write_job(envelope: Envelope, job: Job, fetch: Callable[[Ref], Weights]) -> Parcel:
+    """The message that carries a job to its client."""
+    refs = {item for step in job.steps for item in step.cargo() if isinstance(item, Ref)}
+    weights = {ref.digest: fetch(ref) for ref in sorted(refs, key=lambda ref: ref.digest)}
+    return Parcel(*pack(_headed(envelope) | {"steps": list(job.steps), "weights": weights}, _special))
+
+
+def read_job(parcel: Parcel, steps: Steps) -> Order:
+    """The job in a message, if it is one."""
+
+    def build(content: Any) -> Step:
+        path, fields = content
+        if path not in steps:
+            raise WireError("a step is of a class that this node does not know")
+        return steps[path](**fields)
+
+    content = _read(parcel, {"step": build, "ref": lambda content: Ref(*content), "own": Own})
+    if not isinstance(content.get("steps"), list) or not all(isinstance(step, Step) for step in content["steps"]):
+        raise WireError("the job is not a list of steps")
+    for name, weights in _table(content.get("weights")).items():
+        _tensors(weights)
+        if digest(weights) != name:
+            raise WireError("weights are not those that their name says")
+    return Order(_envelope(content), tuple(content["steps"]), content["weights"])
+
+
+def write_reply(envelope: Envelope, reply: Reply) -> Parcel:
+    """The message that brings a client's answer back."""
+    results = [dict(vars(result)) for result in reply.results]
+    return Parcel(*pack(_headed(envelope) | {"samples": reply.samples, "results": results}))
+
+
+def write_refusal(envelope: Envelope | None, reason: str) -> Parcel:
+    """The message that says why there is no answer. The reason must not hold a sample, a label or a secret."""
+    return Parcel(*pack((_headed(envelope) if envelope else {"protocol": PROTOCOL}) | {"refused": reason}))
+
+
+def read_reply(parcel: Parcel, envelope: Envelope, steps: int) -> Reply:
+    """The answer in a message, if it is one to this very job."""
+    content = _read(parcel)
+    if "refused" in content:
+        raise WireError(f"said: {_printable(content['refused'])}")
+    if _envelope(content) != envelope:
+        raise WireError("answered for another round, client or run")
+    results = content.get("results")
+    if not isinstance(results, list) or len(results) != steps:
+        raise WireError("answered with another number of results than steps")
+    return Reply(envelope.client, [_result(result) for result in results], _count(content.get("samples")))
+
+
+def write_hello(client: ClientId) -> Parcel:
+    """A node's introduction."""
+    return Parcel(*pack({"protocol": PROTOCOL, "client": client}))
+
+
+def read_hello(parcel: Parcel) -> ClientId:
+    """Which client a node says it is."""
+    content = _read(parcel)
+    if "refused" in content:
+        raise WireError(f"said: {_printable(content['refused'])}")
+    return _count(content.get("client"))
+
+
+def _class_path(kind: type[Step]) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _special(item: Any) -> tuple[str, Any] | None:
+    if isinstance(item, Ref):
+        return "ref", (item.digest, item.nbytes)
+    if isinstance(item, Own):
+        return "own", item.name
+    if isinstance(item, Step) and dataclasses.is_dataclass(item):
+        fields = {part.name: getattr(item, part.name) for part in dataclasses.fields(item)}
+        return "step", (_class_path(type(item)), fields)
+    return None
+
+
+def _headed(envelope: Envelope) -> dict[str, Any]:
+    return {"protocol": PROTOCOL, **vars(envelope)}
+
+
+def _read(parcel: Parcel, special: Mapping[str, Callable[[Any], Any]] | None = None) -> dict[Any, Any]:
+    try:
+        content = unpack(parcel.text, parcel.arrays, special)
+    except WireError:
+        raise
+    except Exception as error:  # a made-up message can go wrong in any way
+        raise WireError("a malformed message") from error
+    if not isinstance(content, dict) or content.get("protocol") != PROTOCOL:
+        raise WireError(f"a message that does not follow protocol {PROTOCOL}; is feddag equally new everywhere?")
+    return content
+
+
+def _envelope(content: Mapping[Any, Any]) -> Envelope:
+    run = content.get("run")
+    if not isinstance(run, str) or not run.isalnum() or len(run) > 64:  # it becomes the name of a folder
+        raise WireError("a message without the name of its run")
+    return Envelope(run, *(_count(content.get(name)) for name in ("client", "round", "exchange")))
+
+
+def _result(content: Any) -> Result:
+    content = _table(content)
+    if set(content) != set(Result.__dataclass_fields__):
+        raise WireError("a result with other parts than a result has")
+    if content["weights"] is not None:
+        _tensors(content["weights"])
+    _tensors(content["arrays"])
+    numbers = _table(content["numbers"]).values()
+    if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+        raise WireError("a number that is none")
+    _count(content["samples"])
+    return Result(**content)
+
+
+def _tensors(content: Any) -> None:
+    if not all(isinstance(tensor, Tensor) for tensor in _table(content).values()):
+        raise WireError("an array that is none")
+
+
+def _table(content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
+        raise WireError("a table that is none")
+    return content
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
+        raise WireError("a count that is none")
+    return value
+
+
+def _printable(reason: Any) -> str:
+    """A short line of plain characters: what a stranger sends ends up in logs."""
+    return "".join(character if character.isprintable() else "?" for character in str(reason))[:200]
