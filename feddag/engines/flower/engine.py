@@ -152,6 +152,7 @@ class FlowerEngine(Engine):
                     except WireError as error:
                         missing[client] = str(error)
                 del open_jobs[client]
+            expected |= set(self._nodes)
             if not open_jobs.keys() & expected or self._clock() > end:
                 break
             self._sleep(self._terms.poll)

@@ -24,15 +24,14 @@ def to_record(parcel: Parcel) -> Any:
 
 
 def from_record(record: Any) -> Parcel:
-    """The parcel in a Flower RecordDict."""
+    """The parcel in a Flower RecordDict; an empty one, which reads as malformed, if there is none."""
     try:
         text = record.config_records["text"][RECORD]
         arrays = dict(record.array_records["arrays"].items())
-    except KeyError:
-        raise WireError("a message of another kind") from None
-    if not isinstance(text, str):
-        raise WireError("a message of another kind")
-    return Parcel(text, {name: raw_array(array.data, array.dtype, array.shape) for name, array in arrays.items()})
+        held = {name: raw_array(array.data, array.dtype, array.shape) for name, array in arrays.items()}
+    except (KeyError, WireError):
+        return Parcel("")
+    return Parcel(text if isinstance(text, str) else "", held)
 
 
 def reply(parcel: Parcel, message: Any) -> Any:
@@ -74,7 +73,4 @@ def _delivery(message: Any) -> Delivery:
     answers = message.metadata.reply_to_message_id
     if message.has_error():
         return Delivery(answers, None, LOST.get(message.error.code, f"Flower error {message.error.code}"))
-    try:
-        return Delivery(answers, from_record(message.content))
-    except WireError:
-        return Delivery(answers, Parcel(""))  # read as malformed, with the right reason
+    return Delivery(answers, from_record(message.content))

@@ -117,16 +117,16 @@ def hello(message: Any, context: Any) -> Any:
 
 def work(message: Any, context: Any, folder: Path) -> Any:
     """Flower's handler: do a job with the app in this folder. What went wrong is told without any value in it."""
-    return reply(answer(message.content, context.node_config, context.run_config, folder), message)
+    return reply(answer(from_record(message.content), context.node_config, context.run_config, folder), message)
 
 
-def answer(record: Any, node_config: Mapping[str, Any], run_config: Mapping[str, Any], folder: Path) -> Parcel:
+def answer(parcel: Parcel, node_config: Mapping[str, Any], run_config: Mapping[str, Any], folder: Path) -> Parcel:
     """The answer to a job."""
     envelope: Envelope | None = None
     try:
         node = Node.of(node_config, run_config)
         experiment = read_experiment(folder / EXPERIMENT, {})
-        order = read_job(from_record(record), known_steps(experiment.method))
+        order = read_job(parcel, known_steps(experiment.method))
         envelope = order.envelope
         if envelope.client != node.client:
             raise WireError("the job is for another client")

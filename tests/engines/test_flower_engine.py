@@ -1,0 +1,283 @@
+"""Who is asked, and what becomes of nodes that die, hang, answer nonsense, come late or leave; in made-up time."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from feddag.client.train import Train
+from feddag.engines.flower.engine import Delivery, FlowerEngine, Terms
+from feddag.engines.flower.wire import (
+    Envelope,
+    Order,
+    Parcel,
+    known_steps,
+    read_job,
+    write_hello,
+    write_refusal,
+    write_reply,
+)
+from feddag.errors import FeddagError
+from feddag.federation import Federation, Job, Reply, Result, Weights
+from feddag.models import ModelSpec
+
+MODEL = ModelSpec("mlp", (1, 2, 2), 2)
+STEPS = known_steps("fedavg")
+NEVER = float("inf")
+
+Behaviour = Callable[[Order], tuple[float, Parcel | str]]
+"""After how many seconds a node answers a job, and with what: a parcel, or how its answer gets lost."""
+
+
+def weights_plus(order: Order, amount: float) -> Weights:
+    [sent] = order.weights.values()
+    return {name: tensor + amount for name, tensor in sent.items()}
+
+
+def trained(order: Order, amount: float = 1.0, samples: int = 10) -> Parcel:
+    reply = Reply(order.envelope.client, [Result(weights_plus(order, amount))], samples)
+    return write_reply(order.envelope, reply)
+
+
+def good(order: Order) -> tuple[float, Parcel | str]:
+    return 1.0, trained(order, order.envelope.client + 1)
+
+
+@dataclass
+class Fake:
+    """A carrier in made-up time. A node is its client and its behaviour."""
+
+    nodes_by_id: dict[str, tuple[int | Parcel, Behaviour]]
+    now: float = 0.0
+    inbox: dict[str, tuple[float, str, Parcel | str]] = field(default_factory=dict)
+    orders: list[Envelope] = field(default_factory=list)
+    plans: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        for plan in [plan for plan in self.plans if plan[0] <= self.now]:
+            self.plans.remove(plan)
+            plan[1]()
+
+    def nodes(self) -> set[str]:
+        return set(self.nodes_by_id)
+
+    def greet(self, node: str) -> str:
+        client, _ = self.nodes_by_id[node]
+        answer = write_hello(client) if isinstance(client, int) else client
+        return self._post(node, 0.5, answer)
+
+    def send(self, node: str, parcel: Parcel) -> str:
+        order = read_job(parcel, STEPS)
+        self.orders.append(order.envelope)
+        return self._post(node, *self.nodes_by_id[node][1](order))
+
+    def receive(self, messages: Iterable[str]) -> list[Delivery]:
+        here = [m for m in messages if self.inbox[m][0] <= self.now and self.inbox[m][1] in self.nodes_by_id]
+        return [
+            Delivery(m, *((c, "") if isinstance(c, Parcel) else (None, c))) for m in here for c in [self.inbox[m][2]]
+        ]
+
+    def _post(self, node: str, delay: float, content: Parcel | str) -> str:
+        name = f"message-{len(self.inbox)}"
+        self.inbox[name] = (self.now + delay, node, content)
+        return name
+
+
+def federation(
+    *behaviours: Behaviour, clients: int | None = None, minimum: int = 0, **terms: float
+) -> tuple[Fake, FlowerEngine, Federation]:
+    fake = Fake({f"node-{client}": (client, behaviour) for client, behaviour in enumerate(behaviours)})
+    settings = Terms(**{"deadline": 60.0} | terms)  # type: ignore[arg-type]
+    engine = FlowerEngine(fake, "run1", clients or len(behaviours), settings, lambda: fake.now, fake.sleep)
+    engine.gather()
+    return fake, engine, Federation(engine, MODEL, 0, 1.0, minimum=minimum)
+
+
+def ask(federation: Federation, round: int = 1):
+    federation.begin_round(round)
+    model = federation.put(federation.initial_weights())
+    return federation.ask(Job(client, Train(model)) for client in federation.clients)
+
+
+def amounts(federation: Federation, replies) -> dict[int, float]:
+    start = federation.initial_weights()["head.bias"]
+    return {reply.client: round(float((reply.weights["head.bias"] - start)[0]), 4) for reply in replies}
+
+
+def test_every_client_gets_its_own_message_and_replies_come_in_client_order() -> None:
+    slow_first: list[Behaviour] = [
+        lambda order: (3.0, trained(order, 1.0)),
+        lambda order: (2.0, trained(order, 2.0)),
+        lambda order: (1.0, trained(order, 3.0)),
+    ]
+    fake, _, here = federation(*slow_first)
+    replies = ask(here)
+    assert [reply.client for reply in replies] == [0, 1, 2]
+    assert amounts(here, replies) == {0: 1.0, 1: 2.0, 2: 3.0}
+    assert fake.orders == [Envelope("run1", client, 1, 1) for client in range(3)]
+    assert replies.missing == {}
+
+
+def test_a_client_is_who_its_node_says_it_is() -> None:
+    fake = Fake({"node-a": (1, good), "node-b": (0, good)})
+    engine = FlowerEngine(fake, "run1", 2, Terms(), lambda: fake.now, fake.sleep)
+    engine.gather()
+    here = Federation(engine, MODEL, 0, 1.0)
+    assert amounts(here, ask(here)) == {0: 1.0, 1: 2.0}
+
+
+def test_a_hanging_node_costs_one_deadline_and_is_back_when_it_says_hello() -> None:
+    hanging = iter([(100.0, "late"), (1.0, None)])
+
+    def hang(order: Order) -> tuple[float, Parcel | str]:
+        delay, _ = next(hanging)
+        return delay, trained(order)
+
+    fake, _, here = federation(good, hang)
+    replies = ask(here)
+    assert list(amounts(here, replies)) == [0]
+    assert replies.missing == {1: "no answer within 60 s"} == here.missing
+    began = fake.now
+    assert list(amounts(here, ask(here, 2))) == [0, 1]  # it answered a new hello at once in this made-up world
+    assert fake.now - began < 10
+
+
+def test_a_node_that_stays_silent_is_not_waited_for_again() -> None:
+    fake, _, here = federation(good, lambda order: (NEVER, "never"))
+    ask(here)
+    fake.nodes_by_id["node-1"] = (Parcel("mute"), good)  # and its hello makes no sense any more
+    began = fake.now
+    replies = ask(here, 2)
+    assert list(amounts(here, replies)) == [0] and replies.missing == {1: "out of reach"}
+    assert fake.now - began < 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda order: trained(order, float("nan")), "not finite"),
+        (lambda order: write_reply(order.envelope, Reply(1, [Result({"w": torch.zeros(3)})], 5)), "wrong name, shape"),
+        (
+            lambda order: write_reply(
+                order.envelope,
+                Reply(1, [Result({n: t[..., :1] for n, t in weights_plus(order, 1).items()})], 5),
+            ),
+            "wrong name, shape",
+        ),
+        (
+            lambda order: write_reply(
+                order.envelope, Reply(1, [Result({n: t.double() for n, t in weights_plus(order, 1).items()})], 5)
+            ),
+            "wrong name, shape",
+        ),
+        (
+            lambda order: write_reply(
+                order.envelope, Reply(1, [Result(dict(list(weights_plus(order, 1).items())[1:]))], 5)
+            ),
+            "wrong name, shape",
+        ),
+        (lambda order: write_reply(Envelope("run1", 1, 0, 1), Reply(1, [Result()], 5)), "another round"),
+        (lambda order: write_reply(Envelope("run1", 0, 1, 1), Reply(0, [Result()], 5)), "another round, client"),
+        (lambda order: write_reply(order.envelope, Reply(1, [], 5)), "another number of results"),
+        (lambda order: Parcel("nonsense"), "malformed"),
+        (lambda order: Parcel(trained(order).text + " " * 20_000), "bytes, and largest_reply"),
+        (lambda order: write_refusal(order.envelope, "no data"), "said: no data"),
+    ],
+)
+def test_a_bad_answer_is_left_out_with_its_reason(answer: Callable[[Order], Parcel], reason: str) -> None:
+    fake, _, here = federation(good, lambda order: (1.0, answer(order)), good, largest_reply=20_000)
+    replies = ask(here)
+    assert amounts(here, replies) == {0: 1.0, 2: 3.0}
+    assert list(replies.missing) == [1] and reason in replies.missing[1]
+    assert len(fake.orders) == 3  # asking again would bring the same
+
+
+def test_a_lost_node_that_returns_in_time_is_asked_again_and_nothing_is_missing() -> None:
+    fake, engine, here = federation(good, lambda order: (NEVER, "never"))
+
+    def die() -> None:
+        del fake.nodes_by_id["node-1"]
+
+    def return_anew() -> None:
+        fake.nodes_by_id["node-1@later"] = (1, good)
+
+    fake.plans = [(fake.now + 5, die), (fake.now + 30, return_anew)]
+    replies = ask(here)
+    assert amounts(here, replies) == {0: 1.0, 1: 2.0} and replies.missing == {}
+    assert fake.orders.count(Envelope("run1", 1, 1, 1)) == 2
+    assert engine.events() == ["client 1 in round 1: its node was lost"]
+
+
+def test_a_program_that_always_dies_over_a_job_is_given_up() -> None:
+    fake, engine, here = federation(good, lambda order: (1.0, "its program ended unexpectedly"), deadline=1000)
+    replies = ask(here)
+    assert replies.missing == {1: "its program ended unexpectedly"}
+    assert len(fake.orders) == 1 + 3
+    assert len(engine.events()) == 3
+
+
+def test_a_lost_client_stays_a_member_for_a_while_and_then_has_left_for_good() -> None:
+    fake, engine, here = federation(good, good, patience=2)
+    ask(here)
+    del fake.nodes_by_id["node-1"]
+    members = []
+    for number in (2, 3, 4):
+        ask(here, number)
+        members.append(here.clients)
+    assert members == [(0, 1), (0, 1), (0,)]
+    assert engine.events() == ["client 1 was out of reach for 2 rounds and has left"]
+    fake.nodes_by_id["node-1"] = (1, good)
+    ask(here, 5)  # it is greeted, and takes part from the next round on
+    ask(here, 6)
+    assert here.clients == (0, 1)
+    assert engine.events() == ["client 1 joined"]
+
+
+def test_a_late_client_is_a_newcomer_of_the_next_round() -> None:
+    fake, engine, here = federation(good, clients=2, deadline=5)
+    fake.nodes_by_id["late"] = (1, good)
+    assert list(amounts(here, ask(here))) == [0]
+    assert list(amounts(here, ask(here, 2))) == [0, 1]
+    assert engine.events() == ["client 1 joined"]
+
+
+def test_a_second_node_of_the_same_client_waits_until_the_first_is_gone() -> None:
+    fake, engine, here = federation(good, good)
+    fake.nodes_by_id["intruder"] = (1, lambda order: (1.0, trained(order, 100.0)))
+    ask(here)
+    assert amounts(here, ask(here, 2)) == {0: 1.0, 1: 2.0}
+    assert engine.events() == ["a second node says it is client 1: it waits until the first one is gone"]
+    del fake.nodes_by_id["node-1"]
+    assert amounts(here, ask(here, 3)) == {0: 1.0, 1: 100.0}
+
+
+def test_nodes_that_are_nobody_are_refused() -> None:
+    fake, engine, here = federation(good)
+    fake.nodes_by_id |= {
+        "nobody": (Parcel("?"), good),
+        "too-many": (1, good),
+        "cannot": (write_refusal(None, "no"), good),
+    }
+    ask(here)
+    ask(here, 2)
+    assert here.clients == (0,)
+    assert sorted(engine.events()) == [
+        "a node was refused: a malformed message",
+        "a node was refused: said: no",
+        "a node was refused: says it is client 1, and clients = 1",
+    ]
+
+
+def test_too_few_clients_do_not_start() -> None:
+    fake = Fake({"node-0": (0, good)})
+    engine = FlowerEngine(fake, "run1", 3, Terms(deadline=10, minimum=2), lambda: fake.now, fake.sleep)
+    with pytest.raises(FeddagError, match="1 of 3 clients connected within 10 s, and minimum = 2"):
+        engine.gather()
+
+
+def test_too_few_usable_answers_stop_the_run() -> None:
+    _, _, here = federation(good, good, lambda order: (1.0, trained(order, float("nan"))), minimum=3)
+    with pytest.raises(FeddagError, match="round 1: 2 of 3 clients gave a usable answer, and minimum = 3"):
+        ask(here)

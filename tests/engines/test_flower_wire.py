@@ -1,0 +1,224 @@
+"""The codec: what goes in comes out, and what a stranger makes up is refused without anything being imported or run."""
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from feddag.client.evaluate import Evaluate
+from feddag.client.train import Train
+from feddag.engines.flower.wire import (
+    DTYPES,
+    Envelope,
+    Parcel,
+    WireError,
+    known_steps,
+    raw_array,
+    read_hello,
+    read_job,
+    read_reply,
+    write_hello,
+    write_job,
+    write_refusal,
+    write_reply,
+)
+from feddag.federation import Job, Own, Ref, Reply, Result, Step, Weights, digest, nbytes
+from feddag.packing import pack
+
+HERE = Envelope("abc123", 2, 3, 1)
+
+
+@dataclass(frozen=True)
+class Anything(Step):
+    """A step of a method's own, with fields of every plain kind."""
+
+    content: Any
+
+    def run(self, client: Any) -> Result:
+        raise AssertionError("reading a message must not run anything")
+
+
+STEPS = known_steps("fedavg") | {f"{__name__}:Anything": Anything}
+TENSORS = arrays.arrays(
+    st.sampled_from(sorted(DTYPES)).map(np.dtype), arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
+).map(lambda array: torch.from_numpy(array.copy()))
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20)
+CONTENT = st.recursive(
+    PLAIN | TENSORS | st.text(min_size=1, max_size=5).map(Own),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return (
+            isinstance(other, torch.Tensor)
+            and one.dtype == other.dtype
+            and one.shape == other.shape
+            and one.numpy().tobytes() == other.numpy().tobytes()
+        )
+    if isinstance(one, dict):
+        return isinstance(other, dict) and list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+def sent(parcel: Parcel) -> Parcel:
+    """As it arrives: arrays as bytes, types and shapes."""
+    carried = {name: raw_array(array.tobytes(), str(array.dtype), array.shape) for name, array in parcel.arrays.items()}
+    return Parcel(str(parcel.text), carried)
+
+
+@settings(max_examples=150, deadline=None)
+@given(CONTENT)
+def test_a_step_comes_out_as_it_went_in(content: Any) -> None:
+    order = read_job(sent(write_job(HERE, Job(2, Anything(content)), lambda ref: {})), STEPS)
+    assert order.envelope == HERE
+    [step] = order.steps
+    assert type(step) is Anything and same(step.content, content)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.none() | st.dictionaries(st.text(max_size=5), TENSORS, max_size=3),
+    st.dictionaries(st.text(max_size=5), st.floats() | st.integers(-(2**60), 2**60), max_size=3),
+    st.dictionaries(st.text(max_size=5), TENSORS, max_size=3),
+    st.integers(0, 2**50),
+)
+def test_a_reply_comes_out_as_it_went_in(weights, numbers, tensors, samples) -> None:
+    reply = Reply(2, [Result(weights, numbers, tensors, samples)], samples)
+    read = read_reply(sent(write_reply(HERE, reply)), HERE, steps=1)
+    assert (read.client, read.samples, read.results[0].samples) == (2, samples, samples)
+    assert same(read.results[0].weights, weights) and same(read.results[0].arrays, tensors)
+    assert list(map(repr, read.results[0].numbers.values())) == list(map(repr, numbers.values()))
+
+
+def test_weights_travel_once_however_often_a_job_refers_to_them() -> None:
+    weights: Weights = {"w": torch.arange(1000.0)}
+    ref = Ref(digest(weights), nbytes(weights))
+    parcel = write_job(HERE, Job(2, [Train(ref), Train(ref, keep="mine"), Evaluate(Own("mine"))]), lambda _: weights)
+    assert sum(array.nbytes for array in parcel.arrays.values()) == 4000
+    order = read_job(sent(parcel), STEPS)
+    assert order.steps == (Train(ref), Train(ref, keep="mine"), Evaluate(Own("mine")))
+    assert torch.equal(order.weights[ref.digest]["w"], weights["w"])
+
+
+def test_only_steps_of_the_package_and_of_the_method_are_known() -> None:
+    assert "feddag.client.train:Train" in STEPS
+    assert f"{__name__}:Anything" not in known_steps("fedavg")
+
+
+def header(**more: Any) -> dict[str, Any]:
+    return {"protocol": 1, **vars(HERE), **more}
+
+
+def job_with_step(path: Any, fields: Any) -> Parcel:
+    text, _ = pack(header(steps=["here"], weights={}))
+    step = {"$step": {"$tuple": [path, {"$dict": fields}]}}
+    return Parcel(text.replace('"here"', json.dumps(step)))
+
+
+@pytest.mark.parametrize(
+    "parcel",
+    [
+        job_with_step("os:system", [["command", "touch hacked"]]),
+        job_with_step("this:d", []),
+        job_with_step("feddag.client.train:Step", []),
+        job_with_step("feddag.client.train:draw_batches", []),
+        job_with_step("feddag.client.train:Train", [["nonsense", 1]]),
+        job_with_step(["a list"], []),
+        Parcel(""),
+        Parcel("[" * 100_000),
+        Parcel('{"$dict": [[{"$list": []}, 1]]}'),
+        Parcel('{"$dict": [["protocol", 2]]}'),
+        Parcel('{"$dict": [["protocol", 1], ["x", {"$pickle": "gASVAA=="}]]}'),
+        Parcel('{"$dict": [["protocol", 1], ["x", {"$tensor": "absent"}]]}'),
+        Parcel('{"a": 1, "b": 2}'),
+        Parcel(*pack(header(steps="Train", weights={}))),
+        Parcel(*pack(header(steps=[], weights={"digest": {"w": torch.zeros(1)}}))),
+        Parcel(*pack(header(steps=[], weights={"digest": {"w": 1}}))),
+        Parcel(*pack(header(steps=[], weights=[]))),
+        Parcel(*pack(header(steps=[], weights={}, run="../../etc"))),
+        Parcel(*pack(header(steps=[], weights={}, run="a" * 65))),
+        Parcel(*pack(header(steps=[], weights={}, client=-1))),
+        Parcel(*pack(header(steps=[], weights={}, round=True))),
+        Parcel(*pack(header(steps=[], weights={}, exchange=1.5))),
+    ],
+)
+def test_a_made_up_job_is_refused_and_nothing_is_imported(parcel: Parcel, in_tmp) -> None:
+    before = set(sys.modules)
+    with pytest.raises(WireError):
+        read_job(parcel, STEPS)
+    assert set(sys.modules) == before
+    assert not list(in_tmp.iterdir())
+
+
+RESULT = {"weights": None, "numbers": {}, "arrays": {}, "samples": 0}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        header(samples=1, results=[]),
+        header(samples=-1, results=[RESULT]),
+        header(samples=10**400, results=[RESULT]),
+        header(samples=1, results=[RESULT, RESULT]),
+        header(samples=1, results=[RESULT | {"more": 1}]),
+        header(samples=1, results=[{"weights": None}]),
+        header(samples=1, results=[RESULT | {"weights": {"w": [1.0]}}]),
+        header(samples=1, results=[RESULT | {"weights": {1: torch.zeros(1)}}]),
+        header(samples=1, results=[RESULT | {"numbers": {"loss": "low"}}]),
+        header(samples=1, results=[RESULT | {"numbers": {"loss": torch.zeros(1)}}]),
+        header(samples=1, results=[RESULT | {"arrays": None}]),
+        header(samples=1, results=[RESULT]) | {"round": 2},
+        header(samples=1, results=[RESULT]) | {"exchange": 2},
+        header(samples=1, results=[RESULT]) | {"client": 1},
+        header(samples=1, results=[RESULT]) | {"run": "another"},
+    ],
+)
+def test_a_made_up_reply_is_refused(content: dict[str, Any]) -> None:
+    with pytest.raises(WireError):
+        read_reply(Parcel(*pack(content)), HERE, steps=1)
+
+
+@pytest.mark.parametrize(
+    ("data", "dtype", "shape"),
+    [
+        (b"\0" * 8, "object", (1,)),
+        (b"\0" * 8, "V8", (1,)),
+        (b"\0" * 8, "datetime64[s]", (1,)),
+        (b"\0" * 8, "float32", (3,)),
+        (b"\0" * 8, "float32", (-1, -2)),
+        (b"\0" * 8, "float32", (2**40, 2**40)),
+    ],
+)
+def test_a_made_up_array_is_refused(data: bytes, dtype: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(WireError):
+        raw_array(data, dtype, shape)
+
+
+def test_a_refusal_brings_its_reason_in_one_plain_line() -> None:
+    with pytest.raises(WireError, match=r"^said: no\?data$"):
+        read_reply(write_refusal(HERE, "no\ndata"), HERE, steps=1)
+    with pytest.raises(WireError) as refused:
+        read_hello(write_refusal(None, "\x1b[31m" + "x" * 1000))
+    assert len(str(refused.value)) < 250 and "\x1b" not in str(refused.value)
+
+
+def test_hello() -> None:
+    assert read_hello(write_hello(7)) == 7
+    with pytest.raises(WireError):
+        read_hello(Parcel(*pack({"protocol": 1, "client": "7"})))
