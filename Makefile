@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # -n 2: two test processes of one thread each
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: run test lint types unit test-sanitized clean
+.PHONY: run test lint types unit test-flower test-sanitized clean
 
 run: $(READY)
 	@$(BIN)/feddag compare --fresh --runs runs
@@ -30,6 +30,14 @@ $(READY): pyproject.toml constraints.txt setup.py $(wildcard feddag/native/src/*
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing what is needed into $(VENV) (once)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# Real Flower programs on this machine (minutes; installs Flower into .venv, once).
+test-flower: $(VENV)/.flower
+	FEDDAG_TEST_FLOWER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/engines/test_flower_processes.py
+
+$(VENV)/.flower: $(READY)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[flower-simulation]'
 	@touch $@
 
 # The native trainer's tests under the address and undefined-behaviour sanitizers (minutes; needs gcc's libasan).

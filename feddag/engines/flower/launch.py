@@ -88,7 +88,7 @@ class LocalFederation:
     ) -> None:
         end_all(self.processes, self._home)
 
-    def start_superlink(self) -> subprocess.Popen[bytes]:
+    def start_superlink(self) -> None:
         """Start the server's program, and wait until it listens."""
         security: list[str | Path] = ["--insecure"]
         connection = "insecure = true"
@@ -107,7 +107,7 @@ class LocalFederation:
             "superlink", ["flower-superlink", *security, *place, "--disable-runtime-dependency-installation"]
         )
         self._await_port(self.port, process, "superlink")
-        return process
+        self.superlink = process
 
     def deal(self, experiment: Experiment, out: Path) -> None:
         """Write the app, and the data of each client as if its site had brought them."""

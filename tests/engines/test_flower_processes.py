@@ -1,0 +1,209 @@
+"""Real Flower programs on loopback: the same bytes as the local engine, through faults, with TLS and authentication.
+
+Minutes long, and it needs Flower: `make test-flower` runs it.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import feddag
+from feddag.engines.flower.keys import write_node_key
+from feddag.engines.flower.launch import LocalFederation, members
+from feddag.history import RunDirectory
+from feddag.methods import all_methods
+
+pytestmark = pytest.mark.skipif("FEDDAG_TEST_FLOWER" not in os.environ, reason="make test-flower runs it")
+
+METHOD = "feddag" if "feddag" in all_methods() else "oracle"
+NODES = 4
+QUICK: dict[str, Any] = {"clients": NODES, "groups": 2, "rounds": 3, "epochs": 1, "trainer": "torch", "workers": 1}
+ROUND_SECONDS = 240
+
+
+def experiment(method: str = METHOD, **more: Any) -> feddag.Experiment:
+    return feddag.Experiment(method=method, **QUICK | {"participation": 1.0, "finetune": False} | more)
+
+
+@pytest.fixture
+def federate(tmp_path: Path) -> Iterator[Callable[..., LocalFederation]]:
+    """A federation with an experiment dealt out and its nodes started; every process of it is ended afterwards."""
+    with contextlib.ExitStack() as stack:
+
+        def start(chosen: feddag.Experiment, tls: bool = False) -> LocalFederation:
+            (tmp_path / "here").mkdir()
+            here = stack.enter_context(LocalFederation(tmp_path / "here", tls, tmp_path / "logs"))
+            here.deal(chosen, tmp_path / "run")
+            here.nodes = [here.add_node(client) for client in range(NODES)]  # type: ignore[attr-defined]
+            return here
+
+        yield start
+    assert members(tmp_path / "here" / "flwr") == set()
+
+
+def await_round(files: RunDirectory, number: int, run: subprocess.Popen[bytes]) -> None:
+    """Until this round is recorded and its checkpoint written."""
+    end = time.monotonic() + number * ROUND_SECONDS
+    checkpoint = files.path / "checkpoints" / f"round-{number:06d}.safetensors"
+    while not checkpoint.exists():
+        assert time.monotonic() < end and run.poll() is None, "the run ended or hung"
+        time.sleep(0.1)
+
+
+def end_group(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
+    os.killpg(process.pid, number)
+    if number == signal.SIGKILL:
+        process.wait()
+
+
+def assert_same_as_local(files: RunDirectory, chosen: feddag.Experiment, where: Path) -> None:
+    """The method's whole memory, bit for bit, and everything that the result says."""
+    local = feddag.run(chosen, where)
+    ours, _ = files.load_checkpoint()  # type: ignore[misc]
+    theirs, _ = RunDirectory(where).load_checkpoint()  # type: ignore[misc]
+    assert_equal(ours["method"], theirs["method"])
+    result = files.read_result()
+    assert {k: v for k, v in result.items() if k not in ("seconds", "versions")} == {
+        k: v for k, v in local.result.items() if k not in ("seconds", "versions")
+    }
+    assert result["answers_missing"] == 0
+
+
+def assert_equal(one: Any, other: Any) -> None:
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    elif isinstance(one, dict):
+        assert list(one) == list(other)
+        for key in one:
+            assert_equal(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_equal(left, right)
+    else:
+        assert str(one) == str(other)
+
+
+def test_the_same_bytes_as_the_local_engine_with_tls_and_authentication(federate, tmp_path: Path) -> None:
+    chosen = experiment()
+    here = federate(chosen, tls=True)
+    stranger = tmp_path / "stranger"
+    write_node_key(stranger)
+    security = ["--root-certificates", here.folder / "keys" / "ca.crt", "--auth-supernode-private-key", stranger]
+    refused = here.start_node("stranger", security, client=0)
+    keyless = here.start_node("keyless", security[:2], client=0)
+    plain = here.start_node("plain", ["--insecure", "--max-retries", "1"], client=0)
+    files = RunDirectory(tmp_path / "run")
+    here.start_run(files.path)
+    here.follow(files)
+    assert_same_as_local(files, chosen, tmp_path / "local")
+    assert refused.poll() not in (None, 0), "a node with an unknown key was let in"
+    assert keyless.poll() not in (None, 0), "a node without a key was let in"
+    assert plain.poll() not in (None, 0), "a node without TLS was let in"
+    assert all(record["events"] == [] for record in files.read_history())
+
+
+def test_a_node_that_is_killed_and_restarted_changes_nothing(federate, tmp_path: Path) -> None:
+    chosen = experiment("local" if METHOD == "oracle" else METHOD)  # its memory is on the node's disk
+    here = federate(chosen, tls=True)
+    files = RunDirectory(tmp_path / "run")
+    run = here.start_run(files.path)
+    await_round(files, 1, run)
+    time.sleep(2)  # the node is at work on round 2
+    end_group(here.nodes[1])
+    supervised = threading.Event()
+
+    def supervise() -> None:
+        """What systemd does on a real machine: Flower refuses a node until it has missed the old one's heartbeats."""
+        node = here.add_node(1)
+        while not supervised.wait(1):
+            if node.poll() is not None:
+                node = here.add_node(1)
+
+    supervisor = threading.Thread(target=supervise)
+    supervisor.start()
+    try:
+        here.follow(files)
+    finally:
+        supervised.set()
+        supervisor.join()
+    assert_same_as_local(files, chosen, tmp_path / "local")
+    events = [event for record in files.read_history() for event in record["events"]]
+    assert any("client 1 in round 2" in event and "lost" in event for event in events), events
+
+
+def test_a_killed_superlink_and_a_resumed_run_change_nothing(federate, tmp_path: Path) -> None:
+    chosen = experiment()
+    here = federate(chosen)
+    files = RunDirectory(tmp_path / "run")
+    run = here.start_run(files.path)
+    await_round(files, 1, run)
+    time.sleep(2)
+    end_group(here.superlink)
+    await_gone(files)
+    end_group(run)
+    here.start_superlink()
+    here.start_run(files.path, resume=True)
+    here.follow(files)
+    assert_same_as_local(files, chosen, tmp_path / "local")
+
+
+def await_gone(files: RunDirectory) -> None:
+    """Until the old run's process has let go of the run directory."""
+    end = time.monotonic() + 30
+    while True:
+        try:
+            with files.locked():
+                return
+        except feddag.FeddagError:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+
+
+def test_a_dead_and_a_hanging_node_are_left_out(federate, tmp_path: Path) -> None:
+    here = federate(experiment("fedavg"))
+    files = RunDirectory(tmp_path / "run")
+    run = here.start_run(files.path, deadline=30, patience=1)
+    await_round(files, 1, run)
+    end_group(here.nodes[1])
+    end_group(here.nodes[2], signal.SIGSTOP)
+    try:
+        here.follow(files)
+    finally:
+        end_group(here.nodes[2], signal.SIGCONT)
+    first, second, third = files.read_history()
+    assert first["missing"] == {} and sorted(second["missing"]) == ["1", "2"]
+    assert second["per_client"][1] is None and second["per_client"][0] is not None
+    assert third["clients"] == [0, 3]  # with a patience of one round they have left
+    assert sum("has left" in event for event in third["events"]) == 2
+
+
+def test_ctrl_c_takes_everything_down_and_resume_goes_on(tmp_path: Path) -> None:
+    chosen = experiment("fedavg", rounds=2, clients=2)
+    (tmp_path / "e.toml").write_text(chosen.to_toml())
+    command = [str(Path(sys.executable).parent / "feddag"), "flower", "up"]
+    process = subprocess.Popen(
+        [*command, str(tmp_path / "e.toml"), "--out", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    await_round(RunDirectory(tmp_path / "run"), 1, process)  # type: ignore[arg-type]
+    [folder] = tmp_path.glob("feddag-flower-*")
+    assert len(members(folder / "flwr")) >= 3
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130 and "--resume" in said
+    assert members(folder / "flwr") == set() and not folder.exists()
+    subprocess.run([*command, "--resume", str(tmp_path / "run")], check=True, stdout=subprocess.DEVNULL)
+    assert_same_as_local(RunDirectory(tmp_path / "run"), chosen, tmp_path / "local")
