@@ -286,6 +286,15 @@ def bench_groups(
     show_table(console, "adjusted Rand index (at the best threshold)", groups.COLUMNS, groups.table(rows), texts=2)
 
 
+@bench_app.command("flower")
+def bench_flower(json_file: JsonOption = None) -> None:
+    """A round by the local engine, by Flower's programs and by Flower's simulation: seconds and bytes per client."""
+    from feddag.bench import flower
+
+    rows = flower.measure()
+    show_bench("the same round on three engines, bytes per client", flower.COLUMNS, flower.table(rows), rows, json_file)
+
+
 def show_bench(title: str, columns: Sequence[str], table: list[list[str]], rows: Any, json_file: Path | None) -> None:
     """Print what was measured, and where; keep every number if a file is named."""
     from feddag.bench.common import machine

@@ -37,6 +37,9 @@ def up(
     ] = None,
     nodes: Annotated[int | None, typer.Option(min=1, help="number of nodes; each is a client")] = None,
     tls: Annotated[bool, typer.Option("--tls", help="encrypt, and let in only nodes with a registered key")] = False,
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="the same app on Flower's simulation engine (Ray), without nodes")
+    ] = False,
     settings: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any field")] = None,
     deadline: Annotated[float, typer.Option(min=1, help="seconds that an exchange waits for a client")] = 600,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="run directory to make")] = None,
@@ -53,10 +56,11 @@ def up(
         given = dict(map(parse_setting, settings or [])) | ({"clients": nodes} if nodes else {})
         chosen = read_experiment(experiment, given)
         directory = out or free_directory(Path("runs") / f"{chosen.title()}-flower")
-    say(console, f"starting a SuperLink and {chosen.clients} nodes on this machine")
+    what = "Flower's simulation of" if simulation else "a SuperLink and"
+    say(console, f"starting {what} {chosen.clients} nodes on this machine")
     try:
         with progress(console, chosen.method, chosen.rounds) as observer:
-            finished = run_up(chosen, directory, tls, resume is not None, observer, deadline=deadline)
+            finished = run_up(chosen, directory, tls, simulation, resume is not None, observer, deadline=deadline)
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):
             say(console, f"stopped; go on with: feddag flower up --resume {directory}")

@@ -33,9 +33,18 @@ SUPERLINK = "loopback"
 
 
 def up(
-    experiment: Experiment, out: Path, tls: bool, resume: bool = False, observer: Observer | None = None, **terms: float
+    experiment: Experiment,
+    out: Path,
+    tls: bool = False,
+    simulation: bool = False,
+    resume: bool = False,
+    observer: Observer | None = None,
+    **terms: float,
 ) -> Run:
-    """Run an experiment on a federation of its own on this machine; clients are nodes. Like `feddag.run` otherwise."""
+    """Run an experiment on a federation of its own on this machine; clients are nodes. Like `feddag.run` otherwise.
+
+    With `simulation`, Flower's simulation engine (Ray) runs the same app and there are no nodes.
+    """
     _need_flower()
     files = RunDirectory(out)
     if not resume and out.exists() and any(out.iterdir()):
@@ -43,11 +52,10 @@ def up(
     if files.read_result() is None:
         with (
             tempfile.TemporaryDirectory(prefix="feddag-flower-") as folder,
-            LocalFederation(Path(folder), tls, out / "logs") as here,
+            LocalFederation(Path(folder), out / "logs", tls, simulation) as here,
         ):
-            here.deal(experiment, out)
-            clients = experiment.clients or 0
-            for client in range(clients):
+            clients = here.deal(experiment, out)
+            for client in range(0 if simulation else clients):
                 here.add_node(client)
             here.start_run(out, resume, **terms)
             here.follow(files, observer)
@@ -57,11 +65,11 @@ def up(
 class LocalFederation:
     """Flower's programs on loopback; a context manager that leaves no process behind."""
 
-    def __init__(self, folder: Path, tls: bool, logs: Path) -> None:
+    def __init__(self, folder: Path, logs: Path, tls: bool = False, simulation: bool = False) -> None:
         self.folder, self.logs = folder, logs
         self.port = free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
-        self._tls = tls
+        self._tls, self._simulation = tls, simulation
         self._home = folder / "flwr"
         self._environment = os.environ | {
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -103,14 +111,15 @@ class LocalFederation:
             self._home / "config.toml", f'[superlink.{SUPERLINK}]\naddress = "{HOST}:{self.port}"\n{connection}\n'
         )
         place: list[str | Path] = ["--host", HOST, "--port", str(self.port), "--database", self.folder / "superlink.db"]
+        kind = ["--simulation"] if self._simulation else []
         process = self.start(
-            "superlink", ["flower-superlink", *security, *place, "--disable-runtime-dependency-installation"]
+            "superlink", ["flower-superlink", *security, *place, *kind, "--disable-runtime-dependency-installation"]
         )
         self._await_port(self.port, process, "superlink")
         self.superlink = process
 
-    def deal(self, experiment: Experiment, out: Path) -> None:
-        """Write the app, and the data of each client as if its site had brought them."""
+    def deal(self, experiment: Experiment, out: Path) -> int:
+        """Write the app, and the data of each client as if its site had brought them; returns how many there are."""
         dataset, partition, _ = prepare(experiment)
         data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
         write_app(self.folder / "app", experiment, str(out.resolve()))
@@ -119,9 +128,14 @@ class LocalFederation:
         for client in range(len(partition.train)):
             write_site(self.folder / "sites" / f"{client}.npz", data, client)
         self.state = out.resolve() / "nodes"
+        self.clients = len(partition.train)
+        return self.clients
 
-    def add_node(self, client: int) -> subprocess.Popen[bytes]:
-        """Start the program of one client's node; with TLS it has a key of its own, registered before."""
+    def add_node(self, client: int, port: int | None = None) -> subprocess.Popen[bytes]:
+        """Start the program of one client's node; with TLS it has a key of its own, registered before.
+
+        It connects to the SuperLink's port, or to that of a relay before it.
+        """
         security: list[str | Path] = ["--insecure"]
         if self._tls:
             key = self.folder / "keys" / f"node-{client}"
@@ -129,19 +143,26 @@ class LocalFederation:
                 write_node_key(key)
                 self.call(["flwr", "supernode", "register", key.with_suffix(".pub"), SUPERLINK])
             security = ["--root-certificates", self.folder / "keys" / "ca.crt", "--auth-supernode-private-key", key]
-        return self.start_node(f"node-{client}", security, client)
+        return self.start_node(f"node-{client}", security, client, port)
 
-    def start_node(self, name: str, security: Sequence[str | Path], client: int) -> subprocess.Popen[bytes]:
+    def start_node(
+        self, name: str, security: Sequence[str | Path], client: int, port: int | None = None
+    ) -> subprocess.Popen[bytes]:
         """Start a node's program with these security options."""
         config = f'client-id={client} data="{self.folder / "sites" / f"{client}.npz"}" state="{self.state}"'
-        place = ["--superlink", f"{HOST}:{self.port}", "--host", HOST, "--port", str(free_port())]
+        place = ["--superlink", f"{HOST}:{port or self.port}", "--host", HOST, "--port", str(free_port())]
         return self.start(name, ["flower-supernode", *security, *place, "--node-config", config])
 
     def start_run(self, out: Path, resume: bool = False, **terms: float) -> subprocess.Popen[bytes]:
         """Hand the app to the SuperLink; the process lasts as long as the run."""
         settings = {"out": f'"{out.resolve()}"', "resume": str(resume).lower(), **terms}
+        simulation = []
+        if self._simulation:
+            settings |= {"data": f'"{self.folder}/sites/{{client}}.npz"', "state": f'"{self.state}"'}
+            simulation = ["--federation-config", f"num-supernodes={self.clients} client-resources-num-cpus=1"]
         config = " ".join(f"{name}={value}" for name, value in settings.items())
         run: list[str | Path] = ["flwr", "run", self.folder / "app", SUPERLINK, "--stream", "--run-config", config]
+        run += simulation
         self._run = self.start("run", run)
         return self._run
 
