@@ -19,7 +19,7 @@ import torch
 
 import feddag
 from feddag.engines.flower.keys import write_node_key
-from feddag.engines.flower.launch import LocalFederation, members
+from feddag.engines.flower.launch import LocalFederation, members, up
 from feddag.history import RunDirectory
 from feddag.methods import all_methods
 
@@ -206,4 +206,10 @@ def test_ctrl_c_takes_everything_down_and_resume_goes_on(tmp_path: Path) -> None
     assert process.returncode == 130 and "--resume" in said
     assert members(folder / "flwr") == set() and not folder.exists()
     subprocess.run([*command, "--resume", str(tmp_path / "run")], check=True, stdout=subprocess.DEVNULL)
+    assert_same_as_local(RunDirectory(tmp_path / "run"), chosen, tmp_path / "local")
+
+
+def test_the_same_app_on_flowers_simulation_engine(tmp_path: Path) -> None:
+    chosen = experiment("local")  # its clients remember
+    up(chosen, tmp_path / "run", simulation=True)
     assert_same_as_local(RunDirectory(tmp_path / "run"), chosen, tmp_path / "local")

@@ -162,6 +162,8 @@ class FlowerEngine(Engine):
             self._nodes.pop(client, None)  # until it says hello again, which a node that hangs does when it is done
         for client in open_jobs:
             missing.setdefault(client, "out of reach")
+            if client not in self._nodes and self._members.get(client) is None:
+                self._members[client] = round
         return replies, missing
 
     def events(self) -> list[str]:
