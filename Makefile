@@ -34,7 +34,7 @@ $(READY): pyproject.toml constraints.txt setup.py $(wildcard feddag/native/src/*
 
 # Real Flower programs on this machine (minutes; installs Flower into .venv, once).
 test-flower: $(VENV)/.flower
-	FEDDAG_TEST_FLOWER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/engines/test_flower_processes.py
+	FEDDAG_TEST_FLOWER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/engines/test_flower_processes.py tests/engines/test_flower_guide.py
 
 $(VENV)/.flower: $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[flower-simulation]'

@@ -108,8 +108,9 @@ def blocks() -> list[tuple[str, str]]:
 def status(machines: Machines, port: int, path: str) -> int:
     """What an empty call is answered with, over TLS with the guide's own certificate."""
     trust = ssl.create_default_context(cafile=str(machines.homes["server"] / "ca.crt"))
+    call = urllib.request.Request(f"https://{HOST}:{port}{path}", b"", {"Content-Type": "application/protobuf"})
     try:
-        with urllib.request.urlopen(f"https://{HOST}:{port}{path}", data=b"", context=trust, timeout=10) as answer:
+        with urllib.request.urlopen(call, context=trust, timeout=10) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
