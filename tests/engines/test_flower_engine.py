@@ -210,6 +210,14 @@ def test_a_lost_node_that_returns_in_time_is_asked_again_and_nothing_is_missing(
     assert engine.events() == ["client 1 in round 1: its node was lost"]
 
 
+def test_a_node_that_is_lost_between_two_exchanges_is_waited_for_too() -> None:
+    fake, _, here = federation(good, good)
+    ask(here)
+    del fake.nodes_by_id["node-1"]
+    fake.plans = [(fake.now + 30, lambda: fake.nodes_by_id.update({"node-1@later": (1, good)}))]
+    assert amounts(here, ask(here, 2)) == {0: 1.0, 1: 2.0}
+
+
 def test_a_program_that_always_dies_over_a_job_is_given_up() -> None:
     fake, engine, here = federation(good, lambda order: (1.0, "its program ended unexpectedly"), deadline=1000)
     replies = ask(here)

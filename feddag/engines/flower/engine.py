@@ -75,6 +75,7 @@ class FlowerEngine(Engine):
         self._clock, self._sleep = clock, sleep
         self._greeted: dict[str, NodeId] = {}  # by message
         self._nodes: dict[ClientId, NodeId] = {}  # clients within reach
+        self._given_up: set[ClientId] = set()  # an exchange waited for them in vain: the next ones do not
         self._refused: set[NodeId] = set()
         self._doubles: dict[NodeId, ClientId] = {}  # say they are a client that another node is
         self._members: dict[ClientId, int | None] = {}  # None, or the round since which it is out of reach
@@ -127,7 +128,6 @@ class FlowerEngine(Engine):
         tries = dict.fromkeys(open_jobs, 0)
         sent: dict[str, tuple[ClientId, NodeId]] = {}
         self._look_around()
-        expected = set(self._nodes)  # for the others nobody waits: they were lost before
         end = self._clock() + self._terms.deadline
         while open_jobs:
             asked = {client for client, _ in sent.values()}
@@ -152,14 +152,14 @@ class FlowerEngine(Engine):
                     except WireError as error:
                         missing[client] = str(error)
                 del open_jobs[client]
-            expected |= set(self._nodes)
-            if not open_jobs.keys() & expected or self._clock() > end:
+            if not open_jobs.keys() - self._given_up or self._clock() > end:
                 break
             self._sleep(self._terms.poll)
             self._look_around()
         for client, _ in sent.values():
             missing[client] = f"no answer within {self._terms.deadline:g} s"
             self._nodes.pop(client, None)  # until it says hello again, which a node that hangs does when it is done
+        self._given_up |= set(open_jobs)
         for client in open_jobs:
             missing.setdefault(client, "out of reach")
             if client not in self._nodes and self._members.get(client) is None:
@@ -200,7 +200,7 @@ class FlowerEngine(Engine):
         self._doubles = {node: client for node, client in self._doubles.items() if node in connected}
         for node, client in list(self._doubles.items()):
             if client not in self._nodes:
-                self._nodes[client] = node
+                self._place(client, node)
                 del self._doubles[node]
         for delivery in self._carrier.receive(list(self._greeted)):
             self._meet(self._greeted.pop(delivery.message), delivery.parcel)
@@ -223,4 +223,8 @@ class FlowerEngine(Engine):
             self._doubles[node] = client
             self._events.append(f"a second node says it is client {client}: it waits until the first one is gone")
         else:
-            self._nodes[client] = node
+            self._place(client, node)
+
+    def _place(self, client: ClientId, node: NodeId) -> None:
+        self._nodes[client] = node
+        self._given_up.discard(client)
