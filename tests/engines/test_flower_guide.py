@@ -69,6 +69,7 @@ class Machines:
     def start(self, machine: str, text: str) -> subprocess.Popen[bytes]:
         home = self.homes[machine]
         here = {"HOME": str(home), "FLWR_HOME": str(home / ".flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
+        here |= {"FLWR_DISABLE_UPDATE_CHECK": "1"}
         here |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
         here |= {"CLIENT": machine[-1]} if machine != "server" else {}
         script = f"set -eu\n{self.command(machine, text)}"

@@ -185,7 +185,7 @@ class LocalFederation:
     def complaint(self) -> str:
         """The last thing that the run's log says went wrong."""
         lines = (self.logs / "run.log").read_text(errors="replace").splitlines()
-        said = [line for line in lines if "FeddagError" in line or "Error" in line]
+        said = [line.partition("FeddagError: ")[2] or line for line in lines if "Error" in line]
         return said[-1].strip()[-300:] if said else "it says nothing more"
 
     def start(self, name: str, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:

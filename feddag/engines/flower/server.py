@@ -32,6 +32,10 @@ def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
         clients = experiment.clients
         if clients is None:
             raise FeddagError("clients is missing: say how many nodes there may be")
+        if terms.minimum > clients:
+            raise FeddagError(
+                f"run config minimum = {terms.minimum} is not allowed: there are {clients} clients at most"
+            )
         setting = Setting(
             task.model(experiment), f"{experiment.trainer}, on Flower nodes", clients, minimum=terms.minimum
         )
