@@ -5,49 +5,55 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from feddag.data.partitions import Partition
 from feddag.engines.flower.app import EXPERIMENT, Task
 from feddag.engines.flower.engine import FlowerEngine, Terms
 from feddag.engines.flower.grid import GridCarrier
 from feddag.errors import FeddagError
-from feddag.experiment import read_experiment
+from feddag.experiment import Experiment, read_experiment
 from feddag.history import Record, RunDirectory, write_atomically
 from feddag.run import Setting, run_on
 
 
 def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
     """Run the app in this folder, leaving everything in the run directory `out`; with `resume`, go on with it."""
-    experiment = read_experiment(folder / EXPERIMENT, {})
-    files = RunDirectory(Path(str(run_config["out"])).expanduser())
-    resume = bool(run_config["resume"])
-    terms = _terms(run_config)
+    torch.set_num_threads(1)  # as the local engine: sums then run in one order
+    experiment, terms = read_experiment(folder / EXPERIMENT, {}), _terms(run_config)
+    files, resume = RunDirectory(Path(str(run_config["out"])).expanduser()), bool(run_config["resume"])
     if not resume and files.history.exists():
         raise FeddagError(f"run directory '{files.path}' holds a run; give a new one, or go on with resume = true")
     if resume and files.read_result() is not None:
         print(f"feddag: the run in '{files.path}' has finished already")
         return
-    task = Task.read(folder)
+    setting = _setting(experiment, Task.read(folder), terms, files)
     with files.locked():
         write_atomically(files.experiment, experiment.to_toml())
-        clients = experiment.clients
-        if clients is None:
-            raise FeddagError("clients is missing: say how many nodes there may be")
-        if terms.minimum > clients:
-            raise FeddagError(
-                f"run config minimum = {terms.minimum} is not allowed: there are {clients} clients at most"
-            )
-        setting = Setting(
-            task.model(experiment), f"{experiment.trainer}, on Flower nodes", clients, minimum=terms.minimum
-        )
-        if files.partition.exists():  # the data were divided on this machine, to try things out
-            partition = Partition.load(files.partition)
-            known = {"truth": partition.truth, "held_out": partition.held_out}
-            setting = Setting(**vars(setting) | known | {"partition_checksum": partition.checksum()})
-        if experiment.method_class.needs_truth and setting.truth is None:
-            raise FeddagError(f"method = '{experiment.method}' needs true groups, and a real federation has none")
-        engine = FlowerEngine(GridCarrier(grid), _run_name(files, resume), clients, terms)
+        engine = FlowerEngine(GridCarrier(grid), _run_name(files, resume), setting.clients, terms)
         engine.gather()
         run_on(engine, experiment, files, setting, resume, _say)
+
+
+def _setting(experiment: Experiment, task: Task, terms: Terms, files: RunDirectory) -> Setting:
+    """What is known about the clients: little, unless the data were divided on this machine to try things out."""
+    clients = experiment.clients
+    if clients is None:
+        raise FeddagError("clients is missing: say how many clients there may be")
+    if terms.minimum > clients:
+        raise FeddagError(f"run config minimum = {terms.minimum} is not allowed: there are {clients} clients at most")
+    partition = Partition.load(files.partition) if files.partition.exists() else None
+    if experiment.method_class.needs_truth and (partition is None or partition.truth is None):
+        raise FeddagError(f"method = '{experiment.method}' needs true groups, and a real federation has none")
+    return Setting(
+        model=task.model(experiment),
+        trainer=f"{experiment.trainer}, on Flower nodes",
+        clients=clients,
+        truth=partition.truth if partition else None,
+        held_out=partition.held_out if partition else (),
+        partition_checksum=partition.checksum() if partition else None,
+        minimum=terms.minimum,
+    )
 
 
 def _terms(run_config: Mapping[str, Any]) -> Terms:
