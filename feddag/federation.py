@@ -80,6 +80,8 @@ class Step(ABC):
 
     phase: str | None = None
     """What this step belongs to, where one exchange serves two purposes; else the federation's phase."""
+    parts: tuple[str, ...] = ()
+    """Which parts of the weights (\"head\") a result holds; all if none is named."""
 
     @abstractmethod
     def run(self, client: "Client") -> Result:
@@ -313,9 +315,13 @@ class Federation:
     def _is_formed(self, step: Step, result: Result) -> bool:
         """Whether weights look like some that were handed over, and arrays as the step says they do."""
         shapes = step.shapes(self._model)
-        return (result.weights is None or _form(result.weights) in self._forms) and (
-            shapes is None or {name: tuple(array.shape) for name, array in result.arrays.items()} == shapes
-        )
+        if shapes is not None and shapes != {name: tuple(array.shape) for name, array in result.arrays.items()}:
+            return False
+        if result.weights is None:
+            return True
+        whole = not step.parts
+        known = (frozenset(entry for entry in form if whole or _part(entry[0]) in step.parts) for form in self._forms)
+        return _form(result.weights) in list(known)
 
     def _count(self, jobs: Sequence[Job], replies: Sequence[Reply]) -> None:
         traffic = self.traffic
@@ -333,6 +339,10 @@ class Federation:
                 traffic.samples[step.phase or self.phase] += result.samples
             traffic.up[self.phase] += NUMBER_BYTES  # the sample count
             traffic.up_by_client[reply.client] += reply.nbytes
+
+
+def _part(name: str) -> str:
+    return name.partition(".")[0]
 
 
 def _form(weights: Weights) -> frozenset[tuple[str, tuple[int, ...], torch.dtype]]:

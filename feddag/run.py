@@ -119,8 +119,7 @@ class Run:
             if client not in states:
                 raise FeddagError(f"client = {client} keeps its model on its own machine")
             source = kept(states[client][1], source.name)
-        name, shape, classes, encoders = tree["model"]
-        model = ModelSpec(name, tuple(shape), classes, encoders).build().eval()
+        model = ModelSpec(*tree["model"]).build().eval()
         load_weights(model, source)
         return model
 
@@ -189,9 +188,7 @@ def prepare(experiment: Experiment) -> tuple[Dataset, Partition, Workplace]:
     """Load, divide and build what a run needs. Whatever can be refused is refused here, before any work."""
     dataset = load_dataset(experiment.dataset)
     partition = experiment.divide(dataset)
-    shape = _channels_first(dataset.x_train.shape[1:])
-    encoders = experiment.method_class.encoders
-    model = ModelSpec(experiment.model or default_model(shape), shape, dataset.num_classes, encoders)
+    model = model_for(experiment, dataset.x_train.shape[1:], dataset.num_classes)
     network = native_network(experiment, model)
     if experiment.method_class.needs_truth and partition.truth is None:
         raise FeddagError(
@@ -426,6 +423,14 @@ class _Loop:
         return {name: value if value is None else round(value, DECIMALS) for name, value in scores.items()}
 
 
+def model_for(experiment: Experiment, sample_shape: tuple[int, ...], num_classes: int) -> ModelSpec:
+    """The network of an experiment for samples as they lie in files: images height x width x channels."""
+    height, *others = sample_shape
+    shape = (others[1], height, others[0]) if len(sample_shape) == 3 else sample_shape
+    encoders = experiment.method_class.encoders
+    return ModelSpec(experiment.model or default_model(shape), shape, num_classes, encoders)
+
+
 def native_network(experiment: Experiment, model: ModelSpec) -> Network | None:
     """The model as the native trainer takes it; None where PyTorch is to train it."""
     built = model.build()
@@ -463,10 +468,6 @@ def _over_rounds(summary: Callable[[Any], Any], records: Sequence[Record], clien
     by_client = np.array([_scores(record, clients) for record in records]).T
     present = [scores[~np.isnan(scores)] for scores in by_client]
     return Accuracy.over([float(summary(scores)) if len(scores) else math.nan for scores in present])
-
-
-def _channels_first(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
 
 
 def _versions() -> Record:

@@ -178,6 +178,7 @@ def test_a_node_that_stays_silent_is_not_waited_for_again() -> None:
             ),
             "wrong name, shape",
         ),
+        (lambda order: write_reply(order.envelope, Reply(1, [Result({})], 5)), "wrong name, shape"),
         (lambda order: write_reply(Envelope("run1", 1, 0, 1), Reply(1, [Result()], 5)), "another round"),
         (lambda order: write_reply(Envelope("run1", 0, 1, 1), Reply(0, [Result()], 5)), "another round, client"),
         (lambda order: write_reply(order.envelope, Reply(1, [], 5)), "another number of results"),
@@ -192,6 +193,25 @@ def test_a_bad_answer_is_left_out_with_its_reason(answer: Callable[[Order], Parc
     assert amounts(here, replies) == {0: 1.0, 2: 3.0}
     assert list(replies.missing) == [1] and reason in replies.missing[1]
     assert len(fake.orders) == 3  # asking again would bring the same
+
+
+@dataclass(frozen=True)
+class TrainHead(Train):
+    parts: tuple[str, ...] = ("head",)
+
+
+@pytest.mark.parametrize(("names", "whole"), [(["head.weight", "head.bias"], True), (["head.bias"], False)])
+def test_a_step_that_sends_a_part_must_send_all_of_it(monkeypatch, names: list[str], whole: bool) -> None:
+    monkeypatch.setitem(STEPS, f"{__name__}:TrainHead", TrainHead)
+
+    def part(order: Order) -> tuple[float, Parcel | str]:
+        head = {name: weights_plus(order, 1)[name] for name in names}
+        return 1.0, write_reply(order.envelope, Reply(0, [Result(head)], 5))
+
+    _, _, here = federation(part)
+    here.begin_round(1)
+    replies = here.ask([Job(0, TrainHead(here.put(here.initial_weights())))])
+    assert (len(replies) == 1) == whole == (not replies.missing)
 
 
 def test_a_lost_node_that_returns_in_time_is_asked_again_and_nothing_is_missing() -> None:

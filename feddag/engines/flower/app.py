@@ -13,7 +13,8 @@ from feddag.data.datasets import load as load_dataset
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.history import write_atomically
-from feddag.models import ModelSpec, default_model
+from feddag.models import ModelSpec
+from feddag.run import model_for
 
 PACKAGE = "federation"
 EXPERIMENT = "experiment.toml"
@@ -51,9 +52,7 @@ class Task:
 
     def model(self, experiment: Experiment) -> ModelSpec:
         """The network for this task."""
-        shape = self.sample_shape
-        shape = (shape[2], shape[0], shape[1]) if len(shape) == 3 else shape
-        return ModelSpec(experiment.model or default_model(shape), shape, len(self.classes))
+        return model_for(experiment, self.sample_shape, len(self.classes))
 
 
 SERVER_APP = '''"""The server's side: asks the nodes, one message each, and keeps the run directory."""
