@@ -18,7 +18,7 @@ from feddag.data.partitions import PARTITIONS, Partition, make_partition, settin
 from feddag.errors import FeddagError, nearest
 from feddag.methods import Method, MethodSettings, all_methods, find_method
 
-DEFAULT_METHOD = "fedavg"
+DEFAULT_METHOD = "feddag"
 DEFAULT_CLIENTS = 20
 NOT_PART_OF_THE_RESULT = {"workers"}
 
@@ -67,6 +67,8 @@ class Experiment(BaseModel):
     validation: float = Field(0.0, ge=0, lt=1, description="share of each client's samples split off for validation")
     evaluate: Literal["test", "validation"] = Field("test", description="which samples accuracy is measured on")
     holdout: float = Field(0.0, ge=0, lt=1, description="share of clients that join only after the last round")
+    drift_round: int = Field(0, ge=0, description="round from which some clients hold other data (0: never)")
+    drift_share: float = Field(0.2, gt=0, le=1, description="share of clients that drift, by exchanging what they hold")
     # how clients train
     model: str | None = Field(None, description="mlp, lenet5, cnn, resnet9 or module:function (by sample shape)")
     trainer: Literal["auto", "native", "torch"] = Field("auto", description="auto: native where it can train the model")
@@ -111,6 +113,8 @@ class Experiment(BaseModel):
                 raise FeddagError(f"'{name}' is not a field of an experiment{nearest(name, known)}")
         if self.evaluate == "validation" and self.validation == 0:
             raise FeddagError("evaluate = 'validation' needs validation above 0, and validation = 0.0")
+        if self.drift_round > self.rounds:
+            raise FeddagError(f"drift_round = {self.drift_round} is after the last round, and rounds = {self.rounds}")
         _ = self.settings
         return self
 
@@ -144,6 +148,7 @@ class Experiment(BaseModel):
     def resolved(self) -> dict[str, Any]:
         """Every field that has a say in this run, with its value."""
         unused = {name for other in PARTITIONS for name in settings_of(other)} - set(settings_of(self.partition))
+        unused |= {"drift_round", "drift_share"} if self.drift_round == 0 else set()
         own = {name: getattr(self, name) for name in type(self).model_fields if name not in unused}
         return {name: value for name, value in (own | self.settings.model_dump()).items() if value is not None}
 
@@ -165,7 +170,7 @@ class Experiment(BaseModel):
         """A short name for directories and files.
 
         >>> Experiment().title()
-        'digits-label-skew-fedavg-s0'
+        'digits-label-skew-feddag-s0'
         """
         parts = (Path(self.dataset).stem, self.partition, self.method.replace(":", "."), f"s{self.seed}")
         return "-".join(parts)

@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -161,8 +161,15 @@ def run(
         with files.locked():
             write_atomically(files.experiment, experiment.to_toml())
             partition.save(files.partition)
-            engine = LocalEngine(data, place, experiment.workers or _worthwhile_workers(experiment, partition, place))
             setting = Setting.of(dataset, partition, place)
+            drift = None
+            if experiment.drift_round:
+                after = partition.drifted(experiment.drift_share, experiment.seed)
+                drift = experiment.drift_round, lay_out(dataset, after, experiment.seed, experiment.evaluate)
+                counts = count_classes(dataset, after)
+                setting = replace(setting, truth_at_end=after.truth, class_counts=counts)
+            workers = experiment.workers or _worthwhile_workers(experiment, partition, place)
+            engine = LocalEngine(data, place, workers, drift)
             result = run_on(engine, experiment, files, setting, resume, observer)
     return Run(files.path, experiment, result, keep_alive)
 
@@ -207,6 +214,8 @@ class Setting:
     """How many there are or may be."""
     truth: tuple[int, ...] | None = None
     """The true group of each client, where the data were divided by us."""
+    truth_at_end: tuple[int, ...] | None = None
+    """The same after the last round: clients may have drifted."""
     held_out: tuple[ClientId, ...] = ()
     partition_checksum: str | None = None
     class_counts: NDArray[np.int64] | None = None
@@ -222,6 +231,7 @@ class Setting:
             trainer="torch" if place.network is None else f"native, {native.instruction_set()}",
             clients=len(partition.train),
             truth=partition.truth,
+            truth_at_end=partition.truth,
             held_out=partition.held_out,
             partition_checksum=partition.checksum(),
             class_counts=count_classes(dataset, partition),
@@ -302,7 +312,7 @@ class _Loop:
             "bytes_down": traffic.down.total(),
             "sample_passes": traffic.samples.total(),
             "missing": {str(client): reason for client, reason in self.federation.missing.items()},
-            "events": self.engine.events(),
+            "events": [*self.engine.events(), *self.method.news()],
         }
 
     def _evaluate(self, clients: Sequence[ClientId], finetuned: bool = False) -> tuple[list[float], float | None]:
@@ -371,7 +381,7 @@ class _Loop:
         clients = self.present
         history = self.files.read_history()
         tail = history[-max(1, len(history) // 10) :]
-        truth = self.setting.truth
+        truth = self.setting.truth_at_end
         self.federation.begin_round(self.experiment.rounds + 1)
         blocks: dict[str, Accuracy | None] = {
             "accuracy": _over_rounds(np.mean, tail, clients),
@@ -414,7 +424,7 @@ class _Loop:
         """What the groups are worth, beside the true ones and by the classes that their clients hold."""
         from feddag.server.metrics import score_clustering  # slow to import, and only needed at the end
 
-        clients, truth = sorted(clusters), self.setting.truth
+        clients, truth = sorted(clusters), self.setting.truth_at_end
         scores = score_clustering(
             [clusters[client] for client in clients],
             None if truth is None else [truth[client] for client in clients],

@@ -29,6 +29,14 @@ class Evaluate(Step):
         return Result(arrays={"counts": client.score(client.weights(self.model))})
 
 
+def on_own_samples(client: Client, weights: Weights) -> Tensor:
+    """The same counts on the client's training samples."""
+    samples = client.x, client.y, client.num_classes
+    if client.network is not None:
+        return count_correct_natively(client.network, weights, *samples)
+    return count_correct(client.model, weights, *samples)
+
+
 def count_correct(model: nn.Module, weights: Weights, x: Tensor, y: Tensor, num_classes: int) -> Tensor:
     """A num_classes x 3 table in float64: correct, samples, summed cross-entropy of each class."""
     load_weights(model, weights)

@@ -4,8 +4,9 @@ import hashlib
 import inspect
 import json
 import os
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -47,6 +48,32 @@ class Partition:
         object.__setattr__(self, "test", _shared(self.test))
         for array in (*self.train, *self.test, *self.validation):
             array.setflags(write=False)
+
+    def drifting(self, share: float, seed: int) -> tuple[int, ...]:
+        """Which clients drift: a share of those that train, at least two."""
+        training = [client for client in range(len(self.train)) if client not in self.held_out]
+        count = min(len(training), max(2, round(share * len(training))))
+        return tuple(sorted(rng(seed, "drift").choice(training, count, replace=False).tolist()))
+
+    def drifted(self, share: float, seed: int) -> "Partition":
+        """After a drift: some clients have exchanged all that they hold, each with one of another true group if it can.
+
+        So labels, concepts or corruptions change, whatever makes the groups differ, and no sample is given out twice.
+        """
+        movers = self.drifting(share, seed)
+        truth = self.truth or tuple(range(len(self.train)))
+        by_group = sorted(movers, key=lambda client: (truth[client], client))
+        largest = max(Counter(truth[client] for client in movers).values())
+        taken = list(range(len(self.train)))
+        for place, client in enumerate(by_group):  # shifted by the largest group, nobody meets its own group if it can
+            taken[client] = by_group[(place + largest) % len(by_group)]
+
+        changed: dict[str, Any] = {
+            name: tuple(getattr(self, name)[client] for client in taken)
+            for name in ("train", "test", "validation", "shifts", "truth")
+            if getattr(self, name) is not None
+        }
+        return replace(self, **changed)
 
     def checksum(self) -> str:
         """SHA-256 over the content: equal for equal partitions."""

@@ -124,20 +124,25 @@ class LocalEngine(Engine):
     processes of one thread where PyTorch does.
     """
 
-    def __init__(self, data: ClientData, place: Workplace, workers: int = 1) -> None:
-        self._data = data
+    def __init__(
+        self, data: ClientData, place: Workplace, workers: int = 1, drift: tuple[int, ClientData] | None = None
+    ) -> None:
+        """With `drift` = (round, data), clients hold those data from that round on."""
+        self._data, self._drift = data, drift
+        self._place, self._workers = place, workers
         self._states: dict[ClientId, tuple[int, Weights]] = {}
         self._scores: dict[Score, Tensor] = {}
         # One thread per worker: sums then run in one order whatever the number of cores.
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
-        self._crew: _Alone | _Threads | _Processes
-        if workers == 1:
-            self._crew = _Alone(data, place)
-        elif place.network is not None:
-            self._crew = _Threads(data, place, workers)
-        else:
-            self._crew = _Processes(data, place, workers)
+        self._crew = self._hire()
+
+    def _hire(self) -> "_Alone | _Threads | _Processes":
+        if self._workers == 1:
+            return _Alone(self._data, self._place)
+        if self._place.network is not None:
+            return _Threads(self._data, self._place, self._workers)
+        return _Processes(self._data, self._place, self._workers)
 
     def population(self) -> tuple[ClientId, ...]:
         return tuple(range(len(self._data.offsets) - 1))
@@ -163,6 +168,11 @@ class LocalEngine(Engine):
 
     def begin_round(self, round: int) -> None:
         self._crew.forget_weights()
+        if self._drift is not None and round >= self._drift[0]:
+            self._data, self._drift = self._drift[1], None
+            self._scores = {}
+            self._crew.close()
+            self._crew = self._hire()
 
     def states(self) -> dict[ClientId, tuple[int, Weights]]:
         return dict(self._states)

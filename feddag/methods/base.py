@@ -59,6 +59,10 @@ class Method(ABC):
     def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:  # noqa: B027
         """Clients have left for good."""
 
+    def news(self) -> list[str]:
+        """What happened to clients in this round that a reader of the history should know; said once."""
+        return []
+
     def clusters(self) -> dict[ClientId, int] | None:
         """The group of each client; None for a method that makes no groups."""
         return None

@@ -4,22 +4,40 @@ The rounds follow Algorithm 1. Where the paper and its released code differ, a f
 what each was measured to do.
 """
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from feddag.client.evaluate import on_own_samples
 from feddag.client.signature import Signature
 from feddag.client.train import Train, only
 from feddag.client.warmup import Sign, received
-from feddag.federation import ClientId, Federation, Job, Ref, Reply, Weights
+from feddag.client.work import Client
+from feddag.federation import ClientId, Federation, Job, Ref, Reply, Result, Step, Weights
 from feddag.methods.base import Method, MethodSettings
+from feddag.rng import rng
 from feddag.server.aggregate import mean_of
 from feddag.server.clustering import Linkage
-from feddag.server.complement import Alignment
+from feddag.server.complement import Alignment, ComplementGraph, complement_graph
 from feddag.server.grouping import Fusion, Grouping, group
+
+
+@dataclass(frozen=True)
+class Watch(Step):
+    """Class counts, and how the given model fares on the client's own training samples."""
+
+    model: Ref
+
+    def run(self, client: Client) -> Result:
+        table = on_own_samples(client, client.weights(self.model))
+        counts = torch.bincount(client.y, minlength=client.num_classes).double()
+        return Result(arrays={"counts": counts, "loss": (table[:, 2].sum() / len(client.y)).reshape(1)})
+
 
 PRIMARY, SECONDARY, HEAD = "encoder", "secondary", "head"
 VIEWS = {"fused": ("classes", "data", "gradient"), "data": ("classes", "data"), "gradient": ("gradient",)}
@@ -56,6 +74,12 @@ class FedDAGSettings(MethodSettings):
         "clusters", description="participants: a share of each cluster, or of all"
     )
     balanced: bool = Field(True, description="local batches hold a client's classes in equal parts")
+    # a federation that changes, A.8 and A.9
+    drift_every: int = Field(0, ge=0, description="rounds between looks for drifted clients (delta'; 0: never)")
+    drift_histogram: float = Field(0.2, gt=0, description="1-Wasserstein distance of class shares that counts as drift")
+    drift_rule: Literal["shares", "paper"] = Field("shares", description="compare shares, or counts as in Eq. 41")
+    drift_loss: float = Field(0.25, gt=0, description="rise of a client's loss that counts, in units of ln(classes)")
+    regroup_after: int = Field(0, ge=0, description="arrivals after which all are grouped anew (0: never)")
     smoothing: float = Field(0.0, ge=0, lt=1, description="share of the last rounds' models in what clients use")
 
 
@@ -69,6 +93,7 @@ class FedDAG(Method):
     Settings = FedDAGSettings
     _settings: FedDAGSettings
     _grouping: Grouping | None = None
+    _happened: list[str] = []  # noqa: RUF012 - never changed in place
 
     # Warm-up and grouping, Algorithm 1 lines 1-14 ---------------------------------------------------------------------
 
@@ -76,14 +101,19 @@ class FedDAG(Method):
         self.signatures: dict[ClientId, dict[str, Tensor]] = {}
         first = federation.initial_weights()
         warmed = self._sign(federation, federation.clients, first)
-        self._grouping = self._group()
+        self._grouping = self._group(list(self.signatures.values()))
         self.labels = dict(zip(self.signatures, self._grouping.labels_.tolist(), strict=True))
         self.founders = list(self.signatures)
+        self.founding = dict(self.signatures)
+        """The founders' signatures, by which newcomers are placed; a founder that drifts signs anew beside them."""
+        self.placed: list[tuple[ClientId, int]] = []
         self.graph = _edges(self._grouping)
         self.models = {z: self._first_model(federation, z, warmed, first) for z in sorted(set(self.labels.values()))}
         self.used = dict(self.models)
         self.alone = first
         """What a client uses that no group has taken in yet."""
+        self.arrivals = 0
+        self.watched: dict[ClientId, dict[str, Tensor]] = {}
 
     def _sign(self, federation: Federation, clients: Sequence[ClientId], first: Weights) -> dict[ClientId, Reply]:
         """Ask for signatures (lines 6-10); whoever does not answer is asked again when it next takes part."""
@@ -102,16 +132,15 @@ class FedDAG(Method):
             self.signatures[reply.client] = reply.results[0].arrays
         return {reply.client: reply for reply in replies}
 
-    def _group(self) -> Grouping:
+    def _group(self, signed: Sequence[Mapping[str, Tensor]]) -> Grouping:
         own = self._settings
         return group(
-            [_signature(arrays) for arrays in self.signatures.values()],
+            [_signature(arrays) for arrays in signed],
             fusion=own.fusion,
             views=VIEWS[own.similarity],
             linkage=own.linkage,
             sources=own.sources,
             alignment=own.alignment,
-            names=[str(client) for client in self.signatures],
         )
 
     def _first_model(
@@ -151,6 +180,8 @@ class FedDAG(Method):
         return sorted(drawn)
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
+        if self._settings.drift_every and federation.round % self._settings.drift_every == 0:
+            self._look_for_drift(federation)
         own = {z: federation.put(model) for z, model in self.models.items()}
         visiting = self._visiting(federation)
         taking_part = [client for client in sampled if client in self.labels]
@@ -229,6 +260,115 @@ class FedDAG(Method):
             older = self.used.get(z, model)
             self.used[z] = model if kept == 0 else mean_of([older, model], [kept, 1 - kept])
 
+    # Newcomers, drift, growth: A.8 and A.9 ---------------------------------------------------------------------------
+
+    def join(self, federation: Federation, newcomers: Sequence[ClientId]) -> None:
+        """Algorithm 4: warm up alone, send a signature, be placed among the groups as they are."""
+        first = federation.initial_weights()
+        warmed = self._sign(federation, newcomers, first)
+        for client, reply in warmed.items():
+            self._place(federation, client, reply, first)
+            self._tell(f"client {client} joined cluster {self.labels[client]}")
+        self.arrivals += len(warmed)
+        if 0 < self._settings.regroup_after <= self.arrivals:
+            self._regroup(federation)
+
+    def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
+        for client in gone:
+            self.labels.pop(client, None)
+
+    def _place(self, federation: Federation, client: ClientId, reply: Reply, first: Weights) -> None:
+        """Into the nearest group, or, unlike all of them, into one of its own that starts from its warm-up."""
+        grouping = self._known()
+        signed = _signature(self.signatures[client])
+        label = grouping.assign(signed)
+        if label is None:
+            label = len(self.models)
+            self.labels[client] = label
+            self.models[label] = self._first_model(federation, label, {client: reply}, first)
+            self.used[label] = self.models[label]
+            grouping = grouping.joined_by(signed, label)
+            graph = self._graph_of(grouping)
+            self.graph += [(label, source) for source in graph.sources_of(label)]
+        else:
+            grouping = grouping.joined_by(signed, label)
+        self.labels[client] = label
+        self.placed = [*(pair for pair in self.placed if pair[0] != client), (client, label)]
+        self._grouping = grouping
+
+    def _known(self) -> Grouping:
+        """The grouping of the founders with all who were placed since; made again after a resume."""
+        if self._grouping is None:
+            self._grouping = self._group([self.founding[client] for client in self.founders])
+            for client, label in self.placed:
+                self._grouping = self._grouping.joined_by(_signature(self.signatures[client]), label)
+        return self._grouping
+
+    def _graph_of(self, grouping: Grouping) -> ComplementGraph:
+        own = self._settings
+        return complement_graph(grouping.signatures, grouping.labels_, own.sources, own.alignment, rng(0, "complement"))
+
+    def _look_for_drift(self, federation: Federation) -> None:
+        """A.9: class shares that moved, or a loss that rose, make a client sign again and perhaps change its group."""
+        federation.phase = "watch"
+        sent = {z: federation.put(model) for z, model in self.models.items()}
+        watched = [client for client in federation.clients if client in self.labels]
+        replies = federation.ask(Job(client, Watch(sent[self.labels[client]])) for client in watched)
+        now = {reply.client: reply.results[0].arrays for reply in replies}
+        shifted = [client for client in now if client in self.watched and self._has_drifted(client, now[client])]
+        first = federation.initial_weights()
+        for client, reply in self._sign(federation, shifted, first).items():
+            before = self.labels[client]
+            self._place(federation, client, reply, first)
+            moved = (
+                f"moved from cluster {before} to {self.labels[client]}" if self.labels[client] != before else "stays"
+            )
+            self._tell(f"client {client} drifted and {moved}")
+            now.pop(client)  # its next look is compared with its new group's model
+        self.watched = {c: a for c, a in self.watched.items() if c not in shifted} | now
+        federation.phase = "train"
+
+    def _has_drifted(self, client: ClientId, now: Mapping[str, Tensor]) -> bool:
+        own, before = self._settings, self.watched[client]
+        if own.drift_rule == "paper":
+            distance, limit = (
+                wasserstein(before["counts"], now["counts"]),
+                0.2 / len(now["counts"]) * now["counts"].sum(),
+            )
+        else:
+            shares = [counts / counts.sum().clamp(min=1) for counts in (before["counts"], now["counts"])]
+            distance, limit = wasserstein(*shares), torch.tensor(own.drift_histogram)
+        rise = float(now["loss"] - before["loss"])
+        return bool(distance > limit) or rise > own.drift_loss * math.log(len(now["counts"]))
+
+    def _regroup(self, federation: Federation) -> None:
+        """Growth: the search for groups runs again; each new group starts from the models its members have used."""
+        self.arrivals = 0
+        present = [client for client in self.signatures if client in self.labels]
+        grouping = self._group([self.signatures[client] for client in present])
+        labels = dict(zip(present, grouping.labels_.tolist(), strict=True))
+        if _partition(labels) == _partition(self.labels):
+            return
+        sizes = {client: float(self.signatures[client]["counts"].sum()) for client in present}
+        inherited = {}
+        for label in range(grouping.clusters_):
+            members = [client for client in present if labels[client] == label]
+            models = [self.models[self.labels[client]] for client in members]
+            inherited[label] = mean_of(models, [sizes[client] for client in members])
+        self._tell(f"{len(present)} clients grouped anew: {len(self.models)} clusters became {len(inherited)}")
+        self.models, self.used, self.labels = inherited, dict(inherited), labels
+        self.graph = _edges(grouping)
+        self.founders, self.placed = present, []
+        self.founding = {client: self.signatures[client] for client in present}
+        self._grouping = grouping
+
+    def _tell(self, event: str) -> None:
+        self._happened = [*self._happened, event]
+
+    def news(self) -> list[str]:
+        told, self._happened = self._happened, []
+        return told
+
     # Who uses what ----------------------------------------------------------------------------------------------------
 
     def model_of(self, client: ClientId) -> Weights:
@@ -260,8 +400,6 @@ def _sent(reply: Reply, step: int) -> Weights:
 
 
 def _signature(arrays: Mapping[str, Tensor]) -> Signature:
-    from feddag.federation import Result
-
     return received(Result(arrays=dict(arrays)))
 
 
@@ -269,6 +407,19 @@ def _edges(grouping: Grouping) -> list[tuple[int, int]]:
     """(learner, source) pairs of the complementarity graph."""
     graph = grouping.graph_
     return [(p, q) for p in range(len(graph.edges)) for q in graph.sources_of(p)] if graph is not None else []
+
+
+def wasserstein(one: Tensor, other: Tensor) -> Tensor:
+    """The 1-Wasserstein distance of two histograms over classes 0, 1, ... on a line.
+
+    >>> wasserstein(torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 0.0, 1.0]))
+    tensor(2.)
+    """
+    return (one.cumsum(0) - other.cumsum(0)).abs().sum()
+
+
+def _partition(labels: Mapping[ClientId, int]) -> set[frozenset[ClientId]]:
+    return {frozenset(c for c, label in labels.items() if label == z) for z in labels.values()}
 
 
 def _renamed(weights: Weights, old: str, new: str) -> Weights:

@@ -1,7 +1,7 @@
 """Groups of clients from their signatures: what a server calls, with or without the rest of the library."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -84,6 +84,22 @@ class Grouping:
 
         Nobody else is moved. The newcomer's own view weights say how clearly each view places it among the groups.
         """
+        return self._placed(newcomer)[0]
+
+    def joined_by(self, newcomer: Signature, label: int) -> "Grouping":
+        """The same groups with one more member (or one more group), as later newcomers find them.
+
+        Distances, tree and candidates stay those of the clients that were grouped together.
+        """
+        weights = self._placed(newcomer)[1]
+        return replace(
+            self,
+            labels_=np.append(self.labels_, label),
+            weights_={name: np.append(old, weights[name]) for name, old in self.weights_.items()},
+            signatures=(*self.signatures, newcomer),
+        )
+
+    def _placed(self, newcomer: Signature) -> tuple[int | None, dict[str, float]]:
         if not self.signatures:
             raise FeddagError("a grouping of precomputed distances cannot place a newcomer: it has no signatures")
         members = np.concatenate([np.flatnonzero(self.labels_ == group)[:COMPARED] for group in range(self.clusters_)])
@@ -101,7 +117,8 @@ class Grouping:
         sizes = np.bincount(self.labels_).astype(float)
         reach = np.maximum(self.threshold_, least_significant(self.noise_, np.ones(len(sizes)), sizes))
         nearest_group = int((means - reach).argmin()) if (means <= reach).any() else int(means.argmin())
-        return nearest_group if means[nearest_group] <= reach[nearest_group] else None
+        shares = {name: float(value[-1]) for name, value in weights.items()}
+        return (nearest_group if means[nearest_group] <= reach[nearest_group] else None), shares
 
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays and numbers, for a report."""
