@@ -46,7 +46,7 @@ def outcome(directory: Path) -> bytes:
 def test_a_run_says_what_it_did_and_where(tmp_path: Path) -> None:
     done = feddag("run", "--rounds", "2", *QUICK, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "fedavg: round 2/2, accuracy" in done.stdout
+    assert "feddag: round 2/2, accuracy" in done.stdout
     assert "worst decile" in done.stdout
     assert "run directory: runs/digits-label-skew-fedavg-s0" in done.stdout
     assert "\x1b" not in done.stdout and "…" not in done.stdout  # piped: no colours, nothing cut off
