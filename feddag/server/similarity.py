@@ -140,7 +140,7 @@ def class_excess(counts: NDArray[np.int64]) -> Floats:
     def excess(rows: slice, others: slice) -> Tensor:
         surprise = torch.zeros(rows.stop - rows.start, others.stop - others.start)
         union = torch.zeros_like(surprise)
-        both_sizes = sizes[rows, None] + sizes[None, others]
+        both_sizes = (sizes[rows, None] + sizes[None, others]).clamp(min=1)  # a client may have no samples
         for label in range(table.shape[1]):
             one, other = table[rows, label, None], table[None, others, label]
             share = (one + other) / both_sizes
