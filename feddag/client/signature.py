@@ -36,12 +36,21 @@ class Signature:
     """The same for the update, one number; 0 where unknown."""
 
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Refuse what is not a signature: it may come from elsewhere."""
         classes = self.vectors.shape[0] if self.vectors.ndim == 3 else -1
         if self.counts.shape != (classes,) or self.reliability.shape != (classes,) or self.update.ndim != 1:
             raise FeddagError("a signature needs classes x p x features vectors, and a count and reliability per class")
         for name, array in vars(self).items():
             if not np.isfinite(array).all():
                 raise FeddagError(f"the signature's {name} holds a value that is not a finite number")
+        if (self.counts < 0).any():
+            raise FeddagError("the signature's counts hold a number below 0")
+        for name in ("reliability", "update_reliability"):
+            if not ((getattr(self, name) >= 0) & (getattr(self, name) <= 1)).all():
+                raise FeddagError(f"the signature's {name} holds a value that is not from 0 to 1")
 
     @property
     def nbytes(self) -> int:
