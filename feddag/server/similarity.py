@@ -286,7 +286,8 @@ def _cosines(signatures: Sequence[Signature], rows: slice, others: slice) -> Ten
 
 
 def _degrees(cosines: Tensor) -> Tensor:
-    return torch.rad2deg(torch.arccos(cosines.clamp(-1, 1)))
+    """Angles; what is within rounding of no angle is none, or min-max would make structure of it."""
+    return torch.rad2deg(torch.arccos(cosines.clamp(-1, 1))).masked_fill_(cosines > 1 - 1e-6, 0.0)
 
 
 def _pair_count(population: int) -> int:
