@@ -1,4 +1,4 @@
-"""feddag run | compare | fields | data | bench | flower: every command is a thin layer over the Python functions."""
+"""feddag run | compare | fields | sign | group | data | bench | flower: each a thin layer over Python functions."""
 
 import errno
 import gc
@@ -14,10 +14,12 @@ import typer
 from rich.console import Console
 
 from feddag import __version__, native
+from feddag.client.signature import Signature, signature
 from feddag.compare import compare_methods
 from feddag.data import obtain
 from feddag.data.clients import count_classes
 from feddag.data.datasets import load as load_dataset
+from feddag.data.readers import read_npz
 from feddag.engines.flower.commands import app as flower_app
 from feddag.errors import FeddagError
 from feddag.experiment import DEFAULT_METHOD, Experiment, parse_setting, read_experiment, read_experiments
@@ -25,6 +27,7 @@ from feddag.history import RunDirectory, free_directory, write_atomically
 from feddag.methods import all_methods
 from feddag.run import run as run_experiment
 from feddag.screen import progress, say, show_clients, show_clustering, show_results, show_table
+from feddag.server.grouping import FUSIONS, group
 
 app = typer.Typer(
     help="Clustered federated learning for clients whose data differ.",
@@ -186,6 +189,53 @@ def fields() -> None:
 
 def _field_row(name: str, field: Any) -> tuple[str, str, str]:
     return name, "" if field.default is None else str(field.default), field.description or ""
+
+
+@app.command()
+def sign(
+    data: Annotated[Path, typer.Argument(metavar="DATA.npz", help="x: samples of any shape; y: whole numbers")],
+    out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="default: DATA.sig")] = None,
+    classes: Annotated[int | None, typer.Option(help="of all clients together; default: those in y")] = None,
+    vectors: Annotated[int, typer.Option(help="principal vectors per class")] = 3,
+    inputs: Annotated[str, typer.Option(help="standardised (sample by sample) or raw")] = "standardised",
+) -> None:
+    """Sign a client's data: one small file to be grouped by, beside the data, without samples or labels."""
+    samples, _ = read_npz(data)
+    try:
+        made = signature(samples.x, samples.y, classes, vectors=vectors, inputs=inputs)  # type: ignore[arg-type]
+    except FeddagError as error:
+        raise FeddagError(f"{data}: {error}") from None
+    target = out or data.with_suffix(".sig")
+    made.save(target)
+    kinds, kept, features = made.vectors.shape
+    content = f"{kinds} classes x {kept} vectors x {features} features, counts and reliabilities"
+    say(console, f"{target}: {target.stat().st_size:,} bytes; {content}")
+
+
+@app.command("group")
+def group_signatures(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE.sig...", help="what `feddag sign` wrote, one per client")
+    ],
+    fusion: Annotated[str, typer.Option(help=" | ".join(FUSIONS))] = FUSIONS[0],
+    json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="also write the groups here")] = None,
+) -> None:
+    """Group clients by their signatures: who belongs together, and which group can teach which."""
+    names = [str(file) for file in files]
+    found = group([Signature.load(file) for file in files], fusion=fusion, names=names)  # type: ignore[arg-type]
+    assert found.graph_ is not None
+    sources = [found.graph_.sources_of(learner) for learner in range(found.clusters_)]
+    groups: list[int] = found.labels_.tolist()
+    rows = [[name, str(number)] for name, number in zip(names, groups, strict=True)]
+    show_table(console, "groups", ("file", "group"), rows)
+    say(console, f"{found.clusters_} groups of {len(files)} clients, cut at distance {found.threshold_:.3f}")
+    for learner, teachers in enumerate(sources):
+        if teachers:
+            say(console, f"group {learner} can learn from {', '.join(map(str, teachers))}")
+    if json_file:
+        kept = {"fusion": fusion, "clusters": found.clusters_, "threshold": found.threshold_, "noise": found.noise_}
+        content = {**kept, "groups": dict(zip(names, groups, strict=True)), "sources": sources}
+        write_atomically(json_file, json.dumps(content, indent=1) + "\n")
 
 
 @data_app.command("list")

@@ -11,9 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from feddag.cli import main
+from feddag.client.signature import signature
 
 FEDDAG = [sys.executable, "-c", "from feddag.cli import main; main()"]
 QUICK = ["--clients", "6", "--set", "groups=3", "--set", "epochs=1", "--set", "participation=0.5"]
@@ -202,6 +204,69 @@ def test_compare_knows_the_fields_and_the_source_of_a_method_of_your_own(tmp_pat
     assert feddag(*arguments, cwd=tmp_path).stdout.count("kept result") == 2
     (tmp_path / "mine.py").write_text(source + "# changed\n")
     assert feddag(*arguments, cwd=tmp_path).stdout.count("kept result") == 1
+
+
+def test_processes_that_share_a_folder_find_their_groups(tmp_path: Path) -> None:
+    """Four clients of two kinds, which hold other classes."""
+    draw = np.random.default_rng(0)
+    means = draw.normal(size=(4, 8, 8))
+    for client in range(4):
+        y = draw.choice([0, 1] if client % 2 else [2, 3], 40)
+        np.savez(tmp_path / f"{client}.npz", x=means[y] + draw.normal(size=(40, 8, 8)), y=y)
+        done = feddag("sign", f"{client}.npz", "-o", f"{client}.sig", "--classes", "4", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        size = (tmp_path / f"{client}.sig").stat().st_size
+        assert 4 * 4 * 3 * 64 < size < 4 * 4 * 3 * 64 + 1000
+        content = "4 classes x 3 vectors x 64 features, counts and reliabilities"
+        assert done.stdout == f"{client}.sig: {size:,} bytes; {content}\n"
+    files = [f"{client}.sig" for client in range(4)]
+    done = feddag("group", *files, "--json", "groups.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    table = ["groups", "file   group", "0.sig      0", "1.sig      1", "2.sig      0", "3.sig      1"]
+    assert done.stdout.splitlines()[:6] == table
+    assert re.search(r"^2 groups of 4 clients, cut at distance 0\.\d{3}$", done.stdout, re.MULTILINE)
+    assert done.stdout.endswith("group 0 can learn from 1\ngroup 1 can learn from 0\n")
+    kept = json.loads((tmp_path / "groups.json").read_text())
+    assert kept["groups"] == {"0.sig": 0, "1.sig": 1, "2.sig": 0, "3.sig": 1}
+    assert (kept["clusters"], kept["sources"], kept["fusion"]) == (2, [[1], [0]], "clarity")
+    assert 0 < kept["threshold"] < 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["sign", "words.npz"], "words.npz: y must be one whole number per sample"),
+        (["sign", "no-y.npz"], "no-y.npz holds no array 'y'"),
+        (["sign", "objects.npz"], "objects.npz"),
+        (["sign", "nowhere.npz"], "nowhere.npz"),
+        (["sign", "good.npz", "--classes", "2"], "good.npz: y holds labels from 0 to 2, allowed are 0 to 1"),
+        (["sign", "good.npz", "--inputs", "row"], "inputs = 'row' is not allowed"),
+        (["sign", "good.npz", "-o", "nowhere/a.sig"], "cannot be used"),
+        (["group", "good.sig", "bad.sig"], "'bad.sig' is not a signature"),
+        (["group", "good.sig", "."], "'.' is not a signature"),
+        (["group", "good.sig", "four.sig"], "client four.sig: its signature has vectors (4, 3, 3)"),
+        (["group", "good.sig", "--fusion", "gradients"], "did you mean 'gradient'?"),
+        (["group", "good.sig", "good.sig", "--fusion", "gradient"], "needs signatures with an update"),
+        (["group"], "Missing argument"),
+    ],
+)
+def test_what_cannot_be_signed_or_grouped(in_tmp: Path, monkeypatch, capsys, arguments, sentence) -> None:
+    np.savez("words.npz", x=np.ones((2, 3)), y=np.array(["a", "b"]))
+    np.savez("no-y.npz", x=np.ones((2, 3)))
+    np.savez("objects.npz", x=np.ones((1, 3)), y=np.array([{}]))
+    np.savez("good.npz", x=np.eye(3), y=np.arange(3))
+    Path("bad.sig").write_bytes(b"no signature at all")
+    signature(np.eye(3), np.arange(3)).save("good.sig")
+    signature(np.eye(3), np.arange(3), 4).save("four.sig")
+    before = set(in_tmp.iterdir())
+    monkeypatch.setattr(sys, "argv", ["feddag", *arguments])
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    complaint = capsys.readouterr().err
+    assert ended.value.code == 2 and complaint.count("\n") == 1
+    assert complaint.startswith("feddag: ") and sentence in complaint
+    assert set(in_tmp.iterdir()) == before
 
 
 def test_the_picture_of_the_clients(tmp_path: Path) -> None:

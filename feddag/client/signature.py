@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from feddag.rng import rng
 Inputs = Literal["standardised", "raw"]
 HALVINGS = 4  # random divisions in two that a reliability is averaged over
 HALVED = 200  # samples of a class that are enough to measure its noise
+LARGEST = 2**32  # bytes of a signature that is not a mistake
+DTYPES = {"vectors": "float32", "counts": "int64", "reliability": "float32", "update": "float32"}
+DTYPES |= {"update_reliability": "float32"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +39,25 @@ class Signature:
     """The same for the update, one number; 0 where unknown."""
 
     def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Refuse what is not a signature: it may come from elsewhere."""
         classes = self.vectors.shape[0] if self.vectors.ndim == 3 else -1
         if self.counts.shape != (classes,) or self.reliability.shape != (classes,) or self.update.ndim != 1:
             raise FeddagError("a signature needs classes x p x features vectors, and a count and reliability per class")
+        if self.update_reliability.shape != ():
+            raise FeddagError("the signature's update_reliability must be one number")
         for name, array in vars(self).items():
+            if array.dtype != DTYPES[name]:
+                raise FeddagError(f"the signature's {name} must be {DTYPES[name]} and not {array.dtype}")
             if not np.isfinite(array).all():
                 raise FeddagError(f"the signature's {name} holds a value that is not a finite number")
+        if (self.counts < 0).any():
+            raise FeddagError("the signature's counts hold a number below 0")
+        for name in ("reliability", "update_reliability"):
+            if not ((getattr(self, name) >= 0) & (getattr(self, name) <= 1)).all():
+                raise FeddagError(f"the signature's {name} holds a value that is not from 0 to 1")
 
     @property
     def nbytes(self) -> int:
@@ -68,7 +84,7 @@ class Signature:
 def signature(
     x: NDArray[Any],
     y: NDArray[Any],
-    num_classes: int,
+    num_classes: int | None = None,
     *,
     vectors: int = 3,
     inputs: Inputs = "standardised",
@@ -77,7 +93,7 @@ def signature(
     update_reliability: float = 0.0,
     seed: int = 0,
 ) -> Signature:
-    """The signature of samples `x` (any shape) with labels `y` in 0 .. num_classes - 1.
+    """The signature of samples `x` (any shape) with labels `y` in 0 .. num_classes - 1 (by default those in `y`).
 
     Inputs are standardised sample by sample unless "raw": brightness would otherwise drown what the samples show. Give
     an encoder's features as `x` to compare those instead. At most `per_class` samples of a class are looked at
@@ -87,9 +103,13 @@ def signature(
     >>> sig.counts.tolist(), sig.vectors.shape, np.abs(sig.vectors[2]).tolist()
     ([3, 0, 1], (3, 2, 4), [[0.0, 0.0, 0.0, 1.0], [0.0, 0.0, 0.0, 0.0]])
     """
-    flat = np.asarray(x).reshape(len(x), int(np.prod(np.shape(x)[1:])))
     labels = np.asarray(y)
-    _check(flat, labels, num_classes, vectors, per_class)
+    _check(np.asarray(x), labels, num_classes, inputs, vectors, per_class)
+    flat = np.asarray(x).reshape(len(x), int(np.prod(np.shape(x)[1:])))
+    if num_classes is None:
+        num_classes = 1 + int(labels.max())
+    if (size := 4 * num_classes * vectors * flat.shape[1]) > LARGEST:
+        raise FeddagError(f"{num_classes} classes x {vectors} vectors would take {size} bytes, allowed are {LARGEST}")
     table = np.zeros((num_classes, vectors, flat.shape[1]), np.float32)
     reliability = np.zeros(num_classes, np.float32)
     for label in np.unique(labels):
@@ -170,13 +190,26 @@ def _leading(gram: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64]
     return values, inner[:, spanned][:, ::-1]
 
 
-def _check(x: NDArray[Any], y: NDArray[Any], num_classes: int, vectors: int, per_class: int | None) -> None:
+def _check(
+    x: NDArray[Any], y: NDArray[Any], num_classes: int | None, inputs: str, vectors: int, per_class: int | None
+) -> None:
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        raise FeddagError(f"y must be one whole number per sample, and is {y.dtype} of shape {y.shape}")
+    if x.ndim < 2 or x.dtype.kind not in "biuf":
+        raise FeddagError(f"x must be numbers, samples first and then features, and is {x.dtype} of shape {x.shape}")
     if len(x) != len(y):
         raise FeddagError(f"x has {len(x)} samples and y {len(y)} labels")
     if not np.isfinite(x).all():
         raise FeddagError("x holds a value that is not a finite number")
-    if len(y) and not (y.min() >= 0 and y.max() < num_classes):
-        raise FeddagError(f"y holds labels from {y.min()} to {y.max()}, allowed are 0 to {num_classes - 1}")
+    if num_classes is None and not len(y):
+        raise FeddagError("there is no sample, and num_classes is not given")
+    if num_classes is not None and num_classes < 1:
+        raise FeddagError(f"num_classes = {num_classes} must be at least 1")
+    if len(y) and (y.min() < 0 or (num_classes is not None and y.max() >= num_classes)):
+        allowed = "0 and more" if num_classes is None else f"0 to {num_classes - 1}"
+        raise FeddagError(f"y holds labels from {y.min()} to {y.max()}, allowed are {allowed}")
+    if inputs not in get_args(Inputs):
+        raise FeddagError(f"inputs = '{inputs}' is not allowed; allowed are {', '.join(get_args(Inputs))}")
     if vectors < 1 or (per_class is not None and per_class < 1):
         raise FeddagError(f"vectors = {vectors} and per_class = {per_class} must be at least 1")
 

@@ -163,14 +163,19 @@ def group(
     _one_of("fusion", fusion, FUSIONS)
     _one_of("linkage", linkage, ("average", "weighted", "single", "complete"))
     _one_of("alignment", alignment, ("affinity", "paper", "none"))
+    if sources < 0:
+        raise FeddagError(f"sources = {sources} is not allowed: it should be at least 0")
+    if not 0 <= delta <= 1:
+        raise FeddagError(f"delta = {delta} is not allowed: it should be from 0 to 1")
+    names = [str(number) for number in range(len(signatures))] if names is None else list(names)
+    if len(names) != len(signatures):
+        raise FeddagError(f"there are {len(names)} names for {len(signatures)} clients")
     if isinstance(signatures, np.ndarray):
         return _of_matrix(signatures, linkage, names)
-    names = [str(number) for number in range(len(signatures))] if names is None else list(names)
     _check_alike(signatures, names)
+    _check_views(fusion, views, updates=bool(len(signatures[0].update)))
     weights: dict[str, NDArray[np.float64]] = {}
     if fusion == "clarity":
-        for view in views:
-            _one_of("views", view, VIEWS)
         seen = views_of(signatures, tuple(views))
         result = fused(seen, linkage)
         distances, weights = result.distances, result.weights
@@ -232,7 +237,7 @@ def _printed(
 def _cut(distances: Floats, tree: Tree, candidates: Sequence[Candidate], *, by_noise: bool) -> Cut:
     if by_noise:
         cut = cut_by_noise(distances, tree)
-        if cut.clusters <= max(tree.clients // 2, 1):
+        if cut.clusters <= max((tree.clients + 1) // 2, 2):
             return cut
     # No groups in sight: everyone differs from everyone. Then few clusters at a low loss are all one can ask for.
     chosen = choose_on_plateau(candidates, most=max(1, int(np.sqrt(tree.clients))) if by_noise else None)
@@ -241,10 +246,9 @@ def _cut(distances: Floats, tree: Tree, candidates: Sequence[Candidate], *, by_n
     return Cut(tree.cut(alpha), alpha)
 
 
-def _of_matrix(matrix: NDArray[Any], linkage: Linkage, names: Sequence[str] | None) -> Grouping:
+def _of_matrix(matrix: NDArray[Any], linkage: Linkage, names: Sequence[str]) -> Grouping:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
         raise FeddagError(f"a precomputed matrix must be square, and this one has shape {matrix.shape}")
-    names = [str(number) for number in range(len(matrix))] if names is None else list(names)
     condensed: Floats = np.asarray((matrix + matrix.T) / 2, np.float32)[np.triu_indices(len(matrix), 1)]
     refuse_bad_distances(condensed, names)
     tree = build_tree(condensed, linkage)
@@ -297,6 +301,21 @@ def _check_alike(signatures: Sequence[Signature], names: Sequence[str]) -> None:
                 f"client {name}: its signature has vectors {item.vectors.shape} and an update of {len(item.update)},"
                 f" and that of client {names[0]} {first.vectors.shape} and {len(first.update)}"
             )
+        try:
+            item.check()
+        except FeddagError as error:
+            raise FeddagError(f"client {name}: {error}") from None
+
+
+def _check_views(fusion: str, views: Sequence[str], updates: bool) -> None:
+    for view in views:
+        _one_of("views", view, VIEWS)
+    if not views:
+        raise FeddagError(f"views is empty; allowed are {', '.join(VIEWS)}")
+    if not updates and fusion in ("gradient", "mlp", "projected"):
+        raise FeddagError(f"fusion = '{fusion}' needs signatures with an update")
+    if not updates and set(views) == {"gradient"}:
+        raise FeddagError("views = 'gradient' needs signatures with an update")
 
 
 def _one_of(name: str, value: str, allowed: Sequence[str]) -> None:

@@ -140,7 +140,7 @@ def class_excess(counts: NDArray[np.int64]) -> Floats:
     def excess(rows: slice, others: slice) -> Tensor:
         surprise = torch.zeros(rows.stop - rows.start, others.stop - others.start)
         union = torch.zeros_like(surprise)
-        both_sizes = sizes[rows, None] + sizes[None, others]
+        both_sizes = (sizes[rows, None] + sizes[None, others]).clamp(min=1)  # a client may have no samples
         for label in range(table.shape[1]):
             one, other = table[rows, label, None], table[None, others, label]
             share = (one + other) / both_sizes
@@ -286,7 +286,8 @@ def _cosines(signatures: Sequence[Signature], rows: slice, others: slice) -> Ten
 
 
 def _degrees(cosines: Tensor) -> Tensor:
-    return torch.rad2deg(torch.arccos(cosines.clamp(-1, 1)))
+    """Angles; what is within rounding of no angle is none, or min-max would make structure of it."""
+    return torch.rad2deg(torch.arccos(cosines.clamp(-1, 1))).masked_fill_(cosines > 1 - 1e-6, 0.0)
 
 
 def _pair_count(population: int) -> int:

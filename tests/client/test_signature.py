@@ -61,11 +61,50 @@ def test_a_subsample_is_drawn_by_the_seed_and_counts_stay_whole() -> None:
         (np.ones((3, 2)), [0, 1], "x has 3 samples and y 2 labels"),
         (np.full((1, 2), np.nan), [0], "not a finite number"),
         (np.ones((1, 2)), [5], "labels from 5 to 5, allowed are 0 to 2"),
+        (np.ones((1, 2)), [-1], "labels from -1 to -1, allowed are 0 to 2"),
+        (np.ones((1, 2)), [0.5], "y must be one whole number per sample, and is float64"),
+        (np.ones((1, 2)), [[0]], r"y must be one whole number per sample, .* of shape \(1, 1\)"),
+        (np.array([["a"]]), [0], "x must be numbers"),
+        (np.ones(1), [0], "x must be numbers, samples first"),
     ],
 )
 def test_what_cannot_be_signed_is_refused(x, y, sentence) -> None:
     with pytest.raises(FeddagError, match=sentence):
         signature(x, np.array(y), 3)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"vectors": 0}, "vectors = 0"),
+        ({"inputs": "standardized"}, "inputs = 'standardized' is not allowed; allowed are standardised, raw"),
+        ({"num_classes": 0}, "num_classes = 0 must be at least 1"),
+        ({"num_classes": 10**12}, "would take .* bytes, allowed are 4294967296"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused(options, sentence) -> None:
+    with pytest.raises(FeddagError, match=sentence):
+        signature(np.ones((2, 4)), np.array([0, 1]), **options)
+
+
+def test_classes_are_counted_where_they_are_not_given() -> None:
+    assert signature(np.ones((2, 4)), np.array([0, 4])).counts.tolist() == [1, 0, 0, 0, 1]
+    with pytest.raises(FeddagError, match="there is no sample, and num_classes is not given"):
+        signature(np.ones((0, 4)), np.zeros(0, int))
+
+
+def test_what_is_no_signature_is_refused() -> None:
+    good = vars(signature(np.random.default_rng(0).random((9, 5)), np.arange(9) % 2))
+    for change, sentence in (
+        ({"counts": np.array([-1, 3])}, "counts hold a number below 0"),
+        ({"counts": np.array([1, 3, 4])}, "a count and reliability per class"),
+        ({"reliability": np.array([0, 1.5], np.float32)}, "reliability holds a value that is not from 0 to 1"),
+        ({"vectors": good["vectors"].astype(float)}, "vectors must be float32 and not float64"),
+        ({"update_reliability": np.zeros(2, np.float32)}, "update_reliability must be one number"),
+        ({"update": np.full(2, np.inf, np.float32)}, "update holds a value that is not a finite number"),
+    ):
+        with pytest.raises(FeddagError, match=sentence):
+            Signature(**{**good, **change})
 
 
 def test_a_signature_is_one_safe_file(tmp_path: Path) -> None:

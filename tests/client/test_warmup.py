@@ -1,0 +1,116 @@
+"""The warm-up: halves, balanced batches, how far two updates agree, and the step beside the data."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from feddag.client.signature import sparsified
+from feddag.client.warmup import Sign, agreement, balanced_batches, divide, received
+from feddag.data.clients import ClientData
+from feddag.engines.local import LocalEngine, Workplace
+from feddag.federation import Federation, Job, Reply, Weights
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "share"),
+    [
+        ([1, 0], [3, 0], 1.0),
+        ([1, 0], [0.5, np.sqrt(0.75)], 2 / 3),  # cosine 1/2: 2 * 0.5 / 1.5
+        ([3, 4], [4, 3], 48 / 49),  # cosine 24/25: 48/25 over 49/25
+        ([1, 0], [-1, 0], 0.0),  # worse than nothing in common is not less than nothing
+        ([1, 0], [0, 0], 0.0),  # an update of zeros tells nothing
+        ([0, 0], [0, 0], 0.0),
+    ],
+)
+def test_agreement_of_two_halves(one, other, share) -> None:
+    assert agreement(np.array(one, np.float32), np.array(other, np.float32)) == pytest.approx(share, abs=1e-6)
+
+
+@given(y=st.lists(st.integers(0, 4), min_size=1, max_size=40), seed=st.integers(0, 999))
+def test_halves_hold_every_class_and_every_sample(y, seed) -> None:
+    labels = np.array(y)
+    one, other = divide(labels, np.random.default_rng(seed))
+    assert set(labels[one]) == set(labels[other]) == set(y)
+    assert set(one) | set(other) == set(range(len(y)))
+    for sample in set(one) & set(other):  # only a class's single sample is in both
+        assert y.count(y[sample]) == 1
+
+
+@given(
+    y=st.lists(st.integers(0, 4), min_size=1, max_size=30), steps=st.integers(1, 4), size=st.integers(1, 12),
+    seed=st.integers(0, 99),
+)  # fmt: skip
+def test_batches_take_classes_in_turn(y, steps, size, seed) -> None:
+    labels = np.array(y)
+    batches = balanced_batches(labels, np.arange(len(y)), steps, size, np.random.default_rng(seed))
+    assert [len(batch) for batch in batches] == [size] * steps
+    often = np.bincount(labels[np.concatenate(batches)], minlength=5)[np.unique(labels)]
+    assert often.max() - often.min() <= 1
+
+
+def test_a_half_is_seen_whole_before_a_sample_comes_again() -> None:
+    y = np.array([0, 0, 0, 1])
+    (batch,) = balanced_batches(y, np.arange(4), 1, 6, np.random.default_rng(0))
+    assert sorted(batch.tolist()) == [0, 1, 2, 3, 3, 3]
+
+
+def signed(data: ClientData, place: Workplace, workers: int = 1, **options: object) -> tuple[list[Reply], Weights]:
+    engine = LocalEngine(data, place, workers)
+    try:
+        federation = Federation(engine, place.model, 0, 1.0)
+        weights = federation.initial_weights()
+        step = Sign(federation.put(weights), **{"steps": 5, "sparsity": 1.0, **options})  # type: ignore[arg-type]
+        return list(federation.ask(Job(client, step) for client in federation.clients)), weights
+    finally:
+        engine.close()
+
+
+def test_a_client_tells_its_counts_its_vectors_and_the_mean_update(small_data, place) -> None:
+    replies, start = signed(small_data, place)
+    assert len(replies) == 3
+    for reply, samples in zip(replies, (10, 15, 20), strict=True):
+        (result,) = reply.results
+        made = received(result)
+        assert made.counts.sum() == samples and made.vectors.shape == (3, 3, 16)
+        assert 0 < made.update_reliability <= 1 and ((made.reliability > 0) & (made.reliability <= 1)).all()
+        assert result.samples == 2 * 5 * 4  # two halves, five steps of four samples
+        weights, before = ({name: tensor.numpy() for name, tensor in w.items()} for w in (result.weights, start))
+        np.testing.assert_allclose(made.update, sparsified(before, weights, 1.0, seed=0), atol=1e-6)
+        assert np.abs(made.update).max() > 1e-4
+
+
+def test_only_the_asked_share_of_coordinates_travels_and_weights_only_if_wanted(small_data, place) -> None:
+    whole, start = signed(small_data, place)
+    replies, _ = signed(small_data, place, sparsity=0.1, send=False)
+    coordinates = sum(tensor.numel() for tensor in start.values())
+    for reply in replies:
+        assert reply.results[0].weights is None
+        assert len(received(reply.results[0]).update) == round(0.1 * coordinates)
+    assert replies[0].nbytes < whole[0].nbytes / 2
+
+
+def test_the_other_concept_moves_the_model_elsewhere(small_data, place) -> None:
+    """Clients a and b share a concept, c labels the other way round."""
+    replies, _ = signed(small_data, place, steps=30)
+    a, b, c = (received(reply.results[0]).update for reply in replies)
+    unit = np.stack([update / np.linalg.norm(update) for update in (a, b, c)])
+    cosines = unit @ unit.T
+    assert cosines[0, 1] > 0.2 + max(cosines[0, 2], cosines[1, 2])
+
+
+def test_the_same_signature_with_any_number_of_workers(small_data, native_place) -> None:
+    one, two = (signed(small_data, native_place, workers)[0] for workers in (1, 2))
+    for reply, other in zip(one, two, strict=True):
+        for name, tensor in reply.results[0].arrays.items():
+            assert torch.equal(tensor, other.results[0].arrays[name]), name
+
+
+def test_a_model_that_does_not_move_gives_an_update_of_zeros(small_data, place) -> None:
+    still = dataclasses.replace(place, settings=dataclasses.replace(place.settings, lr=0.0))
+    replies, _ = signed(small_data, still)
+    made = received(replies[0].results[0])
+    assert not made.update.any() and made.update_reliability == 0

@@ -1,0 +1,117 @@
+"""Eq. 7-8 as printed, and the fusion that hears a view as far as it is clear."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feddag.errors import FeddagError
+from feddag.server.fusion import blend, entropy, fused, mixed, printed_mlp, printed_projection
+from tests.server.test_clustering import condensed
+
+
+def grouped(truth: list[int], outside: float = 0.6) -> np.ndarray:
+    group = np.array(truth)
+    return condensed(np.where(group[:, None] == group, 0, outside))
+
+
+# Eq. 7-8 -------------------------------------------------------------------------------------------------------------
+
+
+def test_the_gate_of_the_lower_numbered_client_decides() -> None:
+    gradient = torch.tensor([[0, 1, 1], [1, 0, 1], [1, 1, 0]], dtype=torch.float32)
+    data = torch.zeros(3, 3)
+    # 0 against 1 and 2 by gate 1, 1 against 2 by gate 0.25; the last gate is never used
+    for last in (0.0, 0.9):
+        found = mixed(torch.tensor([1.0, 0.25, last]), gradient, data)
+        assert found.tolist() == [[0, 1, 1], [1, 0, 0.25], [1, 0.25, 0]]
+
+
+def test_entropy_of_rows() -> None:
+    assert float(entropy(torch.zeros(4, 4))) == pytest.approx(np.log(4))
+    # softmax of (0, ln 3) is (1/4, 3/4): ln(4) / 4 + 3 ln(4/3) / 4 = 0.56234
+    assert float(entropy(torch.tensor([[0, np.log(3)], [np.log(3), 0]]))) == pytest.approx(0.56234, abs=1e-5)
+
+
+def test_the_printed_loss_prefers_contrast() -> None:
+    flat, contrast = np.full(6, 0.5, np.float32), np.array([0, 1, 1, 1, 1, 0], np.float32)
+    for gradient, data, favoured in ((contrast, flat, 1), (flat, contrast, 0)):
+        gates = printed_projection(gradient, data, np.random.default_rng(0))
+        np.testing.assert_allclose(gates[:3], favoured, atol=1e-3)  # the last gate does not move
+
+
+def test_the_network_gives_a_gate_per_client_and_is_repeatable() -> None:
+    gradient, data = np.array([0, 1, 1, 1, 1, 0], np.float32), np.full(6, 0.5, np.float32)
+    gates = printed_mlp(gradient, data, seed=3)
+    assert gates.shape == (4,) and ((gates > 0) & (gates < 1)).all()
+    assert np.array_equal(gates, printed_mlp(gradient, data, seed=3))
+    assert gates[:3].min() > printed_mlp(gradient, data, seed=3, steps=0)[:3].min()  # learnt towards contrast
+
+
+def test_the_network_is_refused_for_many_clients() -> None:
+    with pytest.raises(FeddagError, match="'mlp' has 2 x 401 x 401 inputs; allowed are 400 clients"):
+        printed_mlp(*[np.zeros(401 * 400 // 2, np.float32)] * 2, seed=0)
+
+
+# Ours ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_view_that_is_unknown_is_left_out() -> None:
+    views = {"a": np.array([np.nan, 0.2, np.nan], np.float32), "b": np.array([0.8, 0.6, np.nan], np.float32)}
+    weights = {"a": np.array([0.5, 0.5, 1.0]), "b": np.array([0.5, 0.5, 0.0])}
+    # pair 01: only b. Pair 02: a weighs 0.75, b 0.25: 0.3. Pair 12 is unknown to both: at no distance
+    np.testing.assert_allclose(blend(views, weights), [0.8, 0.3, 0], atol=1e-6)
+
+
+def test_a_view_without_groups_is_silent() -> None:
+    views = {"clear": grouped([0] * 4 + [1] * 4), "flat": np.zeros(28, np.float32)}
+    found = fused(views)
+    np.testing.assert_array_equal(found.weights["clear"], 1)
+    np.testing.assert_array_equal(found.weights["flat"], 0)
+    np.testing.assert_array_equal(found.distances, views["clear"])
+    assert (found.cuts["clear"].clusters, found.cuts["flat"].clusters) == (2, 1)
+
+
+def test_views_that_are_clear_about_different_things_both_count() -> None:
+    one, other = [0] * 6 + [1] * 6, [0, 1] * 6
+    found = fused({"one": grouped(one), "other": grouped(other)})
+    np.testing.assert_allclose(found.weights["one"], 0.5)
+    # alike in both: 0; in one of them: half of 0.6; in none: 0.6
+    table = np.zeros((12, 12))
+    table[np.triu_indices(12, 1)] = found.distances
+    np.testing.assert_allclose(table[0, [2, 1, 6, 7]], [0, 0.3, 0.3, 0.6], atol=1e-6)
+
+
+def test_where_no_view_is_clear_all_count_the_same() -> None:
+    found = fused({"one": np.zeros(3, np.float32), "other": np.full(3, 0.02, np.float32)})
+    np.testing.assert_allclose(found.weights["one"], 0.5)
+    np.testing.assert_allclose(found.distances, 0.01)
+
+
+def test_one_client() -> None:
+    found = fused({"one": np.zeros(0, np.float32)})
+    assert found.distances.shape == (0,) and found.weights["one"].tolist() == [1]
+
+
+@given(clients=st.integers(2, 12), unknown=st.floats(0, 1), seed=st.integers(0, 10**6))
+@settings(max_examples=30, deadline=None)
+def test_every_clients_weights_sum_to_one(clients, unknown, seed) -> None:
+    draw = np.random.default_rng(seed)
+    pairs = clients * (clients - 1) // 2
+    views = {name: draw.normal(0.2, 0.3, pairs).astype(np.float32) for name in ("a", "b", "c")}
+    views["b"][draw.random(pairs) < unknown] = np.nan
+    found = fused(views)
+    np.testing.assert_allclose(sum(found.weights.values()), np.ones(clients))
+    assert np.isfinite(found.distances).all()
+
+
+def test_the_gate_of_a_pair_is_the_mean_of_two() -> None:
+    draw = np.random.default_rng(0)
+    views = {name: draw.normal(size=45).astype(np.float32) for name in ("a", "b")}
+    gates = draw.random(10)
+    expected = [
+        (gates[i] + gates[j]) / 2 * a + (2 - gates[i] - gates[j]) / 2 * b
+        for (i, j), a, b in zip(zip(*np.triu_indices(10, 1), strict=True), views["a"], views["b"], strict=True)
+    ]
+    np.testing.assert_allclose(blend(views, {"a": gates, "b": 1 - gates}), expected, atol=1e-6)
