@@ -50,9 +50,9 @@ def test_a_run_says_what_it_did_and_where(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "feddag: round 2/2, accuracy" in done.stdout
     assert "worst decile" in done.stdout
-    assert "run directory: runs/digits-label-skew-fedavg-s0" in done.stdout
+    assert "run directory: runs/digits-label-skew-feddag-s0" in done.stdout
     assert "\x1b" not in done.stdout and "…" not in done.stdout  # piped: no colours, nothing cut off
-    assert {path.name for path in (tmp_path / "runs/digits-label-skew-fedavg-s0").iterdir() if path.is_file()} == {
+    assert {path.name for path in (tmp_path / "runs/digits-label-skew-feddag-s0").iterdir() if path.is_file()} == {
         *(".lock", "experiment.toml", "history.jsonl", "partition.npz", "result.json")
     }
 

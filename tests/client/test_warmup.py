@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from feddag.client.signature import sparsified
-from feddag.client.warmup import Sign, agreement, balanced_batches, divide, received
+from feddag.client.train import balanced_batches
+from feddag.client.warmup import Sign, agreement, divide, received
 from feddag.data.clients import ClientData
 from feddag.engines.local import LocalEngine, Workplace
 from feddag.federation import Federation, Job, Reply, Weights
@@ -46,7 +47,7 @@ def test_halves_hold_every_class_and_every_sample(y, seed) -> None:
 )  # fmt: skip
 def test_batches_take_classes_in_turn(y, steps, size, seed) -> None:
     labels = np.array(y)
-    batches = balanced_batches(labels, np.arange(len(y)), steps, size, np.random.default_rng(seed))
+    batches = balanced_batches(labels, np.arange(len(y)), [size] * steps, np.random.default_rng(seed))
     assert [len(batch) for batch in batches] == [size] * steps
     often = np.bincount(labels[np.concatenate(batches)], minlength=5)[np.unique(labels)]
     assert often.max() - often.min() <= 1
@@ -54,7 +55,7 @@ def test_batches_take_classes_in_turn(y, steps, size, seed) -> None:
 
 def test_a_half_is_seen_whole_before_a_sample_comes_again() -> None:
     y = np.array([0, 0, 0, 1])
-    (batch,) = balanced_batches(y, np.arange(4), 1, 6, np.random.default_rng(0))
+    (batch,) = balanced_batches(y, np.arange(4), [6], np.random.default_rng(0))
     assert sorted(batch.tolist()) == [0, 1, 2, 3, 3, 3]
 
 
