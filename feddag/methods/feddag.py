@@ -5,6 +5,7 @@ what each was measured to do.
 """
 
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -39,6 +40,7 @@ class Watch(Step):
         return Result(arrays={"counts": counts, "loss": (table[:, 2].sum() / len(client.y)).reshape(1)})
 
 
+OUTLIER = 6.0  # median absolute deviations
 PRIMARY, SECONDARY, HEAD = "encoder", "secondary", "head"
 VIEWS = {"fused": ("classes", "data", "gradient"), "data": ("classes", "data"), "gradient": ("gradient",)}
 
@@ -78,7 +80,9 @@ class FedDAGSettings(MethodSettings):
     drift_every: int = Field(0, ge=0, description="rounds between looks for drifted clients (delta'; 0: never)")
     drift_histogram: float = Field(0.2, gt=0, description="1-Wasserstein distance of class shares that counts as drift")
     drift_rule: Literal["shares", "paper"] = Field("shares", description="compare shares, or counts as in Eq. 41")
-    drift_loss: float = Field(0.25, gt=0, description="rise of a client's loss that counts, in units of ln(classes)")
+    drift_loss: float = Field(
+        0.1, gt=0, description="rise of a client's loss over that of its group that counts, in units of ln(classes)"
+    )
     regroup_after: int = Field(0, ge=0, description="arrivals after which all are grouped anew (0: never)")
     smoothing: float = Field(0.0, ge=0, lt=1, description="share of the last rounds' models in what clients use")
 
@@ -315,7 +319,8 @@ class FedDAG(Method):
         watched = [client for client in federation.clients if client in self.labels]
         replies = federation.ask(Job(client, Watch(sent[self.labels[client]])) for client in watched)
         now = {reply.client: reply.results[0].arrays for reply in replies}
-        shifted = [client for client in now if client in self.watched and self._has_drifted(client, now[client])]
+        rises = {c: float(now[c]["loss"] - self.watched[c]["loss"]) for c in now if c in self.watched}
+        shifted = [client for client in rises if self._has_drifted(client, now[client], rises)]
         first = federation.initial_weights()
         for client, reply in self._sign(federation, shifted, first).items():
             before = self.labels[client]
@@ -328,7 +333,8 @@ class FedDAG(Method):
         self.watched = {c: a for c, a in self.watched.items() if c not in shifted} | now
         federation.phase = "train"
 
-    def _has_drifted(self, client: ClientId, now: Mapping[str, Tensor]) -> bool:
+    def _has_drifted(self, client: ClientId, now: Mapping[str, Tensor], rises: Mapping[ClientId, float]) -> bool:
+        """A concept may change and leave the histogram as it was: then the loss rises, beyond that of the others."""
         own, before = self._settings, self.watched[client]
         if own.drift_rule == "paper":
             distance, limit = (
@@ -338,8 +344,12 @@ class FedDAG(Method):
         else:
             shares = [counts / counts.sum().clamp(min=1) for counts in (before["counts"], now["counts"])]
             distance, limit = wasserstein(*shares), torch.tensor(own.drift_histogram)
-        rise = float(now["loss"] - before["loss"])
-        return bool(distance > limit) or rise > own.drift_loss * math.log(len(now["counts"]))
+        group_of = self.labels
+        mates = [rises[other] for other in rises if other != client and group_of[other] == group_of[client]] or [0.0]
+        usual = statistics.median(mates)
+        scatter = statistics.median(abs(rise - usual) for rise in mates)
+        unusual = max(own.drift_loss * math.log(len(now["counts"])), OUTLIER * scatter)
+        return bool(distance > limit) or rises[client] - usual > unusual
 
     def _regroup(self, federation: Federation) -> None:
         """Growth: the search for groups runs again; each new group starts from the models its members have used."""

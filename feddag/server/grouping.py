@@ -43,6 +43,7 @@ from feddag.server.similarity import (
 FUSIONS = ("clarity", "mlp", "projected", "data", "gradient", "stacked")
 VIEWS = ("classes", "data", "gradient")
 Fusion = Literal["clarity", "mlp", "projected", "data", "gradient", "stacked"]
+NOTHING_IN_COMMON = 0.5  # the distance beyond which clients are better off alone
 COMPARED = 50  # members of a group that a newcomer is compared with
 
 
@@ -237,9 +238,11 @@ def _printed(
 def _cut(distances: Floats, tree: Tree, candidates: Sequence[Candidate], *, by_noise: bool) -> Cut:
     if by_noise:
         cut = cut_by_noise(distances, tree)
-        if cut.clusters <= max((tree.clients + 1) // 2, 2):
+        apart = tree.heights[tree.heights > cut.alpha]
+        if cut.clusters <= (tree.clients + 1) // 2 or apart.min() > NOTHING_IN_COMMON:
             return cut
-    # No groups in sight: everyone differs from everyone. Then few clusters at a low loss are all one can ask for.
+    # Most are alone, and yet have much in common: no groups in sight. Then few clusters at a low loss are all one can
+    # ask for.
     chosen = choose_on_plateau(candidates, most=max(1, int(np.sqrt(tree.clients))) if by_noise else None)
     low, high = _range(distances)
     alpha = low + chosen.alpha * (high - low)

@@ -1,0 +1,396 @@
+"""FedDAG on clients that only pretend to train, by hand; then real runs of a federation that changes."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import feddag
+from feddag.client.signature import Signature
+from feddag.client.train import Train, only, train, train_natively
+from feddag.client.warmup import Sign
+from feddag.client.work import LocalSettings
+from feddag.federation import ClientId, Engine, Federation, Job, Ref, Reply, Result, Weights, digest, nbytes
+from feddag.methods import find_method
+from feddag.methods.feddag import FedDAG, Watch
+from feddag.models import ModelSpec
+
+SPEC = ModelSpec("mlp", (2,), 4, encoders=2)
+
+
+def signed(labels: Sequence[int], seed: int = 0) -> Signature:
+    """Thirty samples of each label, in a direction that belongs to the label."""
+    y = np.repeat(labels, 30)
+    x = np.eye(8)[y] * 5 + np.random.default_rng(seed).normal(size=(len(y), 8))
+    return feddag.signature(x, y, 4, inputs="raw", update=np.eye(4)[list(labels)].sum(0), update_reliability=0.99)
+
+
+class Pretend(Engine):
+    """Each client adds its number + 1 to what it is to train; warm-ups answer with zeros plus the number."""
+
+    def __init__(self, held: Mapping[ClientId, Sequence[int]]) -> None:
+        self.held = dict(held)
+        self.jobs: list[Job] = []
+        self.weights: dict[str, Weights] = {}
+        self.silent: set[ClientId] = set()
+        self.loss = dict.fromkeys(held, 0.1)
+
+    def population(self) -> tuple[ClientId, ...]:
+        return tuple(sorted(self.held))
+
+    def put(self, weights: Weights) -> Ref:
+        self.weights[digest(weights)] = weights
+        return Ref(digest(weights), nbytes(weights))
+
+    def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
+        self.jobs = list(jobs)
+        replies = []
+        for job in jobs:
+            if job.client not in self.silent:
+                current: Weights = {}
+                results = []
+                for step in job.steps:
+                    results.append(self.answer(job.client, step, current))
+                    current |= results[-1].weights or {}
+                replies.append(Reply(job.client, results, samples=10 * (job.client + 1)))
+        return replies, dict.fromkeys(self.silent & {job.client for job in jobs}, "silent")
+
+    def answer(self, client: ClientId, step: Any, current: Weights) -> Result:
+        if isinstance(step, Watch):
+            counts = np.bincount(np.repeat(self.held[client], 30), minlength=4)
+            return Result(arrays={"counts": torch.tensor(counts), "loss": torch.tensor([self.loss[client]])})
+        if isinstance(step, Sign):
+            arrays = {name: torch.from_numpy(np.atleast_1d(a)) for name, a in vars(signed(self.held[client])).items()}
+            start = only(self.weights[step.model.digest], step.parts)
+            return Result(weights={name: torch.full_like(v, client) for name, v in start.items()}, arrays=arrays)
+        assert isinstance(step, Train)
+        sent = self.weights[step.model.digest] if isinstance(step.model, Ref) else current
+        if step.secondary is not None:
+            sent = sent | self.weights[step.secondary.digest]
+        return Result(weights={name: value + client + 1 for name, value in only(sent, step.parts).items()})
+
+    def states(self) -> dict[ClientId, tuple[int, Weights]]:
+        return {}
+
+    def restore(self, states: dict[ClientId, tuple[int, Weights]]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def started(
+    held: Mapping[ClientId, Sequence[int]], name: str = "feddag", participation: float = 1.0, **settings: Any
+) -> tuple[Pretend, Federation, FedDAG]:
+    engine = Pretend(held)
+    kind = find_method(name)
+    federation = Federation(
+        engine, ModelSpec(*SPEC.__dict__.values()) if kind.encoders == 2 else SINGLE, 0, participation
+    )
+    method = kind(kind.Settings(**settings))
+    method.start(federation)
+    assert isinstance(method, FedDAG)
+    return engine, federation, method
+
+
+SINGLE = ModelSpec("mlp", (2,), 4)
+TWO = {0: [0, 1], 1: [2, 3], 2: [0, 1], 3: [2, 3]}
+
+
+def moved(before: Weights, after: Weights, part: str) -> float:
+    [by] = {round(float(v), 4) for name in only(before, (part,)) for v in (after[name] - before[name]).flatten()}
+    return by
+
+
+def test_the_groups_and_the_first_models() -> None:
+    _, federation, method = started(TWO)
+    assert method.clusters() == {0: 0, 1: 1, 2: 0, 3: 1}
+    first = method.model_of(0)
+    assert float(first["encoder.1.weight"][0, 0]) == pytest.approx(
+        (10 * 0 + 30 * 2) / 40
+    )  # Eq. 22, weighted by samples
+    fresh = federation.initial_weights("cluster 0")
+    for name in only(fresh, ("secondary", "head")):
+        assert torch.equal(first[name], fresh[name])
+
+
+def test_a_round_by_hand() -> None:
+    _, federation, method = started(TWO)
+    assert sorted(method.graph) == [(0, 1), (1, 0)]  # two clusters: each learns from the other
+    federation.begin_round(1)
+    before = dict(method.models)
+    method.round(federation, [0, 1, 2, 3])
+    # Eq. 18: clients 0 and 2 move by 1 and 3 and have 10 and 30 samples; 1 and 3 by 2 and 4 with 20 and 40.
+    assert moved(before[0], method.models[0], "encoder") == moved(before[0], method.models[0], "head") == 2.5
+    assert moved(before[1], method.models[1], "encoder") == pytest.approx(10 / 3, abs=1e-4)
+    # Eq. 21: a learner moves as its source's clients did.
+    assert moved(before[0], method.models[0], "secondary") == pytest.approx(10 / 3, abs=1e-4)
+    assert moved(before[1], method.models[1], "secondary") == 2.5
+    assert {"primary", "secondary"} <= set(federation.traffic.up)
+
+
+def test_one_exchange_trains_what_it_should() -> None:
+    engine, federation, method = started(TWO, against="own")
+    federation.begin_round(1)
+    method.round(federation, [0, 1])
+    for job in engine.jobs:
+        primary, secondary = job.steps
+        assert isinstance(primary, Train) and isinstance(secondary, Train)
+        assert primary.parts == ("encoder", "head") and secondary.parts == ("secondary",)
+        assert secondary.model is None and secondary.secondary is not None  # beside what was just trained here
+
+
+@pytest.mark.parametrize(("combined", "expected"), [("mean", 1.0), ("sum", 2.0)])
+def test_learners_encoders_are_combined(combined: str, expected: float) -> None:
+    _, _, method = started({0: [0], 1: [1], 2: [2]}, combined=combined, sources=2)
+    for model in method.models.values():
+        model.update({name: torch.ones_like(value) for name, value in only(model, ("secondary",)).items()})
+    assert method._learners(0) == [1, 2]
+    assert {float(v) for w in method._combined(method.models, [1, 2]).values() for v in w.flatten()} == {expected}
+
+
+@pytest.mark.parametrize(("several", "expected"), [("mean", 2.5), ("sum", 5.0)])
+def test_updates_of_several_sources(several: str, expected: float) -> None:
+    _, federation, method = started({0: [0], 1: [1], 2: [2]}, several=several)
+    federation.begin_round(1)
+    before = dict(method.models)
+    method.round(federation, [0, 1, 2])
+    assert moved(before[0], method.models[0], "secondary") == expected  # from clusters 1 and 2: 2 and 3
+
+
+def test_the_ablations() -> None:
+    engine, federation, star = started(TWO, "feddag-star")
+    federation.begin_round(1)
+    star.round(federation, [0])
+    assert len(engine.jobs[0].steps) == 1 and not only(star.model_of(0), ("secondary",))
+    engine, federation, dagger = started(TWO, "feddag-dagger")
+    federation.begin_round(1)
+    before = dict(dagger.models)
+    dagger.round(federation, [0, 1, 2, 3])
+    assert moved(before[0], dagger.models[0], "secondary") == 2.5  # by its own clients
+
+
+def test_the_schedule_leaves_secondary_phases_out() -> None:
+    engine, federation, method = started(TWO, schedule="3:1")
+    lengths = []
+    for number in range(1, 7):
+        federation.begin_round(number)
+        method.round(federation, [0])
+        lengths.append(len(engine.jobs[0].steps))
+    assert lengths == [1, 1, 2, 1, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("held", "clusters"),
+    [
+        ({0: [0, 1], 1: [0, 1], 2: [0, 1]}, 1),
+        ({0: [0], 1: [1]}, 2),
+        ({0: [0, 1]}, 1),
+    ],
+)
+@pytest.mark.parametrize("name", ["feddag", "feddag-star", "feddag-dagger"])
+def test_one_cluster_and_as_many_as_clients(held: dict[int, list[int]], clusters: int, name: str) -> None:
+    _, federation, method = started(held, name, sources=7)  # more sources than there are clusters
+    assert len(method.models) == clusters
+    federation.begin_round(1)
+    before = dict(method.models)
+    method.round(federation, method.sample(federation))
+    assert moved(before[0], method.models[0], "encoder") > 0
+    if name == "feddag" and clusters == 1:  # a learner with no source keeps its secondary encoder
+        assert moved(before[0], method.models[0], "secondary") == 0
+
+
+def test_a_cluster_of_which_nobody_is_sampled_or_answers_stays() -> None:
+    engine, federation, method = started(TWO)
+    federation.begin_round(1)
+    before = dict(method.models)
+    method.round(federation, [0])  # nobody of cluster 1, and so nobody trains cluster 0's secondary encoder
+    assert moved(before[1], method.models[1], "encoder") == 0 == moved(before[0], method.models[0], "secondary")
+    engine.silent = set(TWO)
+    before = dict(method.models)
+    method.round(federation, [0, 1, 2, 3])
+    assert all(torch.equal(before[z][name], method.models[z][name]) for z in before for name in before[z])
+
+
+def test_sampling_inside_clusters_and_over_all() -> None:
+    held = {client: [0, 1] if client < 8 else [2, 3] for client in range(10)}
+    _, federation, method = started(held, participation=0.25)
+    for number in range(1, 20):
+        federation.begin_round(number)
+        drawn = method.sample(federation)
+        assert len([c for c in drawn if c < 8]) == 2 and len([c for c in drawn if c >= 8]) == 1
+    _, federation, method = started(held, participation=0.25, sampling="all")
+    assert len(method.sample(federation)) == 2
+
+
+def test_smoothing_mixes_what_clients_use_and_not_what_is_trained() -> None:
+    _, federation, method = started({0: [0, 1]}, smoothing=0.5)
+    first = method.model_of(0)
+    for number in (1, 2):
+        federation.begin_round(number)
+        method.round(federation, [0])
+    assert moved(first, method.models[0], "encoder") == 2
+    assert moved(first, method.model_of(0), "encoder") == 1.25  # 0.5 * (0.5 * 0 + 0.5 * 1) + 0.5 * 2
+
+
+def test_a_newcomer_joins_its_group_and_disturbs_nobody() -> None:
+    engine, federation, method = started(TWO)
+    before, labels = dict(method.models), dict(method.labels)
+    engine.held |= {4: [2, 3], 5: [1, 2]}
+    method.join(federation, [4, 5])
+    assert method.labels == labels | {4: 1, 5: 2}  # the second is unlike both and founds its own
+    assert all(method.models[z] is before[z] for z in before)
+    assert method.model_of(4) is before[1]
+    assert float(method.model_of(5)["encoder.1.weight"][0, 0]) == 5  # from its own warm-up
+    assert [source for learner, source in method.graph if learner == 2] == [0, 1]
+    assert method.news() == ["client 4 joined cluster 1", "client 5 joined cluster 2"] and method.news() == []
+    engine.held[6] = [1, 2]
+    method.join(federation, [6])
+    assert method.labels[6] == 2  # later ones find the new group
+
+
+def test_newcomers_are_placed_alike_after_a_resume() -> None:
+    engine, federation, method = started(TWO)
+    engine.held |= {4: [1, 2]}
+    method.join(federation, [4])
+    resumed = FedDAG(FedDAG.Settings())
+    resumed.load_state_dict(method.state_dict())
+    engine.held |= {5: [1, 2], 6: [0, 1]}
+    for one in (method, resumed):
+        one.join(federation, [5, 6])
+    assert resumed.labels == method.labels == {0: 0, 1: 1, 2: 0, 3: 1, 4: 2, 5: 2, 6: 0}
+
+
+def test_a_client_that_leaves_has_no_group_and_one_without_has_the_first_model() -> None:
+    _, federation, method = started(TWO)
+    method.leave(federation, [0])
+    assert 0 not in method.clusters()
+    assert method.model_of(0) is method.alone
+
+
+def test_a_client_that_does_not_sign_is_left_out_of_rounds() -> None:
+    engine = Pretend(TWO)
+    engine.silent = {3}
+    federation = Federation(engine, SPEC, 0, 1.0)
+    method = FedDAG(FedDAG.Settings())
+    method.start(federation)
+    assert 3 not in method.labels
+    engine.silent = set()
+    method.round(federation, [0, 1, 2, 3])
+    assert [job.client for job in engine.jobs] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("what", ["labels", "loss"])
+def test_drift_is_seen_and_followed(what: str) -> None:
+    engine, federation, method = started(TWO, drift_every=1)
+    federation.begin_round(1)
+    method.round(federation, [])
+    assert method.news() == []
+    engine.held[0] = [2, 3]
+    if what == "loss":  # as after a change of concept: the histogram that is compared stays what it was
+        method.watched[0]["counts"] = torch.tensor([0, 0, 30, 30])
+        engine.loss[0] = 2.0
+    federation.begin_round(2)
+    method.round(federation, [])
+    assert method.labels == {0: 1, 1: 1, 2: 0, 3: 1}
+    assert method.news() == ["client 0 drifted and moved from cluster 0 to 1"]
+
+
+def test_no_drift_no_alarm_and_the_printed_rule_is_deaf() -> None:
+    _, federation, method = started(TWO, drift_every=1)
+    for number in (1, 2, 3):
+        federation.begin_round(number)
+        method.round(federation, [])
+    assert method.news() == []
+    engine, federation, printed = started(TWO, drift_every=1, drift_rule="paper")
+    federation.begin_round(1)
+    printed.round(federation, [])
+    engine.held[0] = [1, 2]  # W1 of counts is 60; Eq. 41 asks for more than 0.2 / 4 * 60 = 3 only
+    now = {"counts": torch.tensor([0, 30, 30, 0]), "loss": torch.tensor([0.1])}
+    assert printed._has_drifted(0, now, dict.fromkeys(TWO, 0.0))
+
+
+def test_growth_groups_anew_and_keeps_what_was_learnt() -> None:
+    engine, federation, method = started({0: [0, 1], 1: [0, 1]}, regroup_after=2)
+    federation.begin_round(1)
+    method.round(federation, [0, 1])
+    learnt = method.model_of(0)
+    engine.held |= {2: [2, 3], 3: [2, 3]}
+    method.join(federation, [2, 3])
+    assert len(set(method.labels.values())) == 2
+    assert torch.equal(method.model_of(0)["head.weight"], learnt["head.weight"])
+
+
+@pytest.mark.parametrize("parts", [("encoder", "head"), ("secondary",)])
+def test_frozen_means_frozen(parts: tuple[str, ...]) -> None:
+    spec = ModelSpec("mlp", (6,), 3, encoders=2)
+    model, weights = spec.build(), spec.initial_weights(0, "m")
+    generator = np.random.default_rng(0)
+    x, y = torch.from_numpy(generator.normal(size=(20, 6)).astype(np.float32)), torch.arange(20) % 3
+    batches = [np.arange(10), np.arange(10, 20)] * 3
+    settings = LocalSettings(lr=0.1, momentum=0.9, weight_decay=0.1)
+    work = (weights, x, y, batches, settings, 0, 0.0, parts)
+    trained, _ = train(model, *work)
+    for name, value in weights.items():
+        assert torch.equal(trained[name], value) == (name.partition(".")[0] not in parts)
+    network = feddag.native.describe(model, (6,)) if feddag.native.available() else None
+    if network is not None:
+        again, _ = train_natively(network, *work)
+        assert all(torch.allclose(again[name], trained[name], atol=1e-5) for name in weights)
+
+
+def test_diversity_drives_encoders_apart() -> None:
+    from feddag.client.train import alignment, load_weights
+
+    spec = ModelSpec("mlp", (6,), 3, encoders=2)
+    model, weights = spec.build(), spec.initial_weights(0, "m")
+    x, y = torch.from_numpy(np.random.default_rng(0).normal(size=(20, 6)).astype(np.float32)), torch.arange(20) % 3
+    aligned = []
+    for diversity in (0.0, 5.0):
+        trained, _ = train(
+            model, weights, x, y, [np.arange(20)] * 30, LocalSettings(lr=0.1), 0, 0.0, ("encoder", "head"), diversity
+        )
+        load_weights(model, trained)
+        aligned.append(float(alignment(model, x).detach()))
+    assert aligned[1] < aligned[0] / 2
+
+
+# Real runs -----------------------------------------------------------------------------------------------------------
+
+DIGITS = {"clients": 12, "groups": 3, "rounds": 8, "epochs": 3, "participation": 0.5, "workers": 1, "finetune": False}
+
+
+def test_groups_are_found_and_pay_on_digits() -> None:
+    runs = {name: feddag.run(feddag.Experiment(method=name, **DIGITS)) for name in ("fedavg", "feddag", "feddag-star")}
+    for name in ("feddag", "feddag-star"):
+        assert runs[name].result["ari"] == 1
+        assert runs[name].accuracy.mean > runs["fedavg"].accuracy.mean + 0.05
+
+
+def test_a_drift_in_a_real_run_is_followed_and_pays() -> None:
+    fields = DIGITS | {"partition": "concept-shift", "groups": None, "drift_round": 5, "rounds": 10}
+    followed = feddag.run(feddag.Experiment(method="feddag-star", **fields, drift_every=1))
+    ignored = feddag.run(feddag.Experiment(method="feddag-star", **fields))
+    assert followed.result["ari"] == 1 and ignored.result["ari"] < 1
+    assert followed.accuracy.mean > ignored.accuracy.mean
+    assert [e for record in followed.history for e in record["events"]]
+
+
+def test_a_stopped_run_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 3:
+            raise Stop
+
+    fields = DIGITS | {"rounds": 6, "drift_round": 4, "holdout": 0.25}
+    experiment = feddag.Experiment(method="feddag", **fields, drift_every=1)
+    whole = feddag.run(experiment)
+    with pytest.raises(Stop):
+        feddag.run(experiment, tmp_path / "r", observer=stop)
+    resumed = feddag.run(experiment, tmp_path / "r", resume=True)
+    for result in (whole.result, resumed.result):
+        del result["seconds"]
+    assert resumed.result == whole.result
