@@ -11,7 +11,9 @@ import torch
 
 import feddag
 from feddag.client.evaluate import Evaluate
+from feddag.client.signature import Signature
 from feddag.client.train import Train
+from feddag.client.warmup import Sign
 from feddag.client.work import Client
 from feddag.data.clients import lay_out
 from feddag.engines.flower import node as node_module
@@ -98,6 +100,17 @@ def test_memory_never_runs_ahead(tmp_path: Path) -> None:
     ]
     memory.remember((3, 1), {"n": torch.tensor(31)})  # the server went back to an earlier round
     assert int(memory.recall((9, 1))["n"]) == 31
+
+
+def test_a_signature_stays_on_the_node_too(experiment, site, tmp_path: Path) -> None:
+    weights, ref = start_of(experiment)
+    reply = site(2, (0, 1), Sign(ref, steps=2, sparsity=0.1), weights)
+    [file] = (tmp_path / "state").rglob("signature.safetensors")
+    kept = Signature.load(file)
+    assert kept.counts.tolist() == reply.results[0].arrays["counts"].tolist()
+    assert kept.update.tobytes() == reply.results[0].arrays["update"].numpy().tobytes()
+    model = prepare(experiment)[2].model
+    assert Sign(ref, 2, 0.1).shapes(model) == {n: tuple(a.shape) for n, a in reply.results[0].arrays.items()}
 
 
 def test_damaged_memory_is_told_and_not_used(experiment, site, tmp_path: Path, capfd) -> None:

@@ -21,17 +21,15 @@ import feddag
 from feddag.engines.flower.keys import write_node_key
 from feddag.engines.flower.launch import LocalFederation, members, up
 from feddag.history import RunDirectory
-from feddag.methods import all_methods
 
 pytestmark = pytest.mark.skipif("FEDDAG_TEST_FLOWER" not in os.environ, reason="make test-flower runs it")
 
-METHOD = "feddag" if "feddag" in all_methods() else "oracle"
 NODES = 4
 QUICK: dict[str, Any] = {"clients": NODES, "groups": 2, "rounds": 3, "epochs": 1, "trainer": "torch", "workers": 1}
 ROUND_SECONDS = 240
 
 
-def experiment(method: str = METHOD, **more: Any) -> feddag.Experiment:
+def experiment(method: str = "feddag", **more: Any) -> feddag.Experiment:
     return feddag.Experiment(method=method, **QUICK | {"participation": 1.0, "finetune": False} | more)
 
 
@@ -113,8 +111,9 @@ def test_the_same_bytes_as_the_local_engine_with_tls_and_authentication(federate
     assert all(record["events"] == [] for record in files.read_history())
 
 
-def test_a_node_that_is_killed_and_restarted_changes_nothing(federate, tmp_path: Path) -> None:
-    chosen = experiment("local" if METHOD == "oracle" else METHOD)  # its memory is on the node's disk
+@pytest.mark.parametrize("method", ["feddag", "local"])  # local's models are on the nodes' disks alone
+def test_a_node_that_is_killed_and_restarted_changes_nothing(federate, tmp_path: Path, method: str) -> None:
+    chosen = experiment(method)
     here = federate(chosen, tls=True)
     files = RunDirectory(tmp_path / "run")
     run = here.start_run(files.path)
