@@ -42,6 +42,7 @@ def federate(tmp_path: Path) -> Iterator[Callable[..., LocalFederation]]:
             (tmp_path / "here").mkdir()
             here = stack.enter_context(LocalFederation(tmp_path / "here", tmp_path / "logs", tls))
             here.deal(chosen, tmp_path / "run")
+            here.start_superlink()
             here.nodes = [here.add_node(client) for client in range(NODES)]  # type: ignore[attr-defined]
             return here
 
