@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif("FEDDAG_TEST_FLOWER" not in os.environ, reason="
 
 NODES = 4
 QUICK: dict[str, Any] = {"clients": NODES, "groups": 2, "rounds": 3, "epochs": 1, "trainer": "torch", "workers": 1}
-ROUND_SECONDS = 240
+ROUND_SECONDS = 600
 
 
 def experiment(method: str = "feddag", **more: Any) -> feddag.Experiment:
@@ -199,11 +199,13 @@ def test_ctrl_c_takes_everything_down_and_resume_goes_on(tmp_path: Path) -> None
         env=os.environ | {"TMPDIR": str(tmp_path)},
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores Ctrl-C
     )
-    await_round(RunDirectory(tmp_path / "run"), 1, process)  # type: ignore[arg-type]
-    [folder] = tmp_path.glob("feddag-flower-*")
-    assert len(members(folder / "flwr")) >= 3
-    process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=120)
+    try:
+        await_round(RunDirectory(tmp_path / "run"), 1, process)  # type: ignore[arg-type]
+        [folder] = tmp_path.glob("feddag-flower-*")
+        assert len(members(folder / "flwr")) >= 3
+    finally:
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=120)
     assert process.returncode == 130 and "--resume" in said
     assert members(folder / "flwr") == set() and not folder.exists()
     subprocess.run([*command, "--resume", str(tmp_path / "run")], check=True, stdout=subprocess.DEVNULL)
