@@ -307,7 +307,7 @@ class _Loop:
             "loss": None if loss is None else round(loss, DECIMALS),
             "clients": list(clients),
             "per_client": list(accuracy.per_client),
-            "clusters": None if clusters is None else [clusters[client] for client in clients],
+            "clusters": None if clusters is None else [clusters.get(client) for client in clients],
             "bytes_up": traffic.up.total(),
             "bytes_down": traffic.down.total(),
             "sample_passes": traffic.samples.total(),

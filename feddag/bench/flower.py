@@ -105,6 +105,7 @@ def _runs(experiment: Experiment, folder: Path) -> Iterator[tuple[str, Run, dict
     with _counted(folder / "deployment") as (here, relay):
         files = RunDirectory(folder / "deployment" / "run")
         here.deal(experiment, files.path)
+        here.start_superlink()
         for client in range(CLIENTS):
             here.add_node(client, relay.port)
         here.start_run(files.path)

@@ -1,6 +1,7 @@
 """A short training beside the data, and the signature that the server groups clients by (§3.1)."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ from feddag.client.signature import Inputs, Signature, signature, sparsified
 from feddag.client.train import balanced_batches, fit, only
 from feddag.client.work import Client
 from feddag.federation import Ref, Result, Step, Weights
+from feddag.models import ModelSpec
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,15 @@ class Sign(Step):
     """What is trained, and makes up the update."""
     send: bool = True
     """Whether the trained weights (the mean of the halves) travel as well: clusters start from them (Eq. 22)."""
+
+    def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
+        classes, features = (model.num_classes,), int(np.prod(model.shape))
+        update = (max(1, round(self.sparsity * _size(model, self.parts))),)
+        vectors = (model.num_classes, self.vectors, features)
+        return {
+            **{"vectors": vectors, "counts": classes, "reliability": classes},
+            **{"update": update, "update_reliability": (1,)},
+        }
 
     def run(self, client: Client) -> Result:
         start = client.weights(self.model)
@@ -94,6 +105,11 @@ def agreement(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     norms = float(np.linalg.norm(one) * np.linalg.norm(other))
     alike = max(float(one @ other) / norms, 0.0) if norms > 0 else 0.0
     return min(2 * alike / (1 + alike), 1.0)
+
+
+@cache
+def _size(model: ModelSpec, parts: tuple[str, ...]) -> int:
+    return sum(tensor.numel() for tensor in only(model.initial_weights(0, "size"), parts).values())
 
 
 def _arrays(weights: Weights) -> dict[str, NDArray[np.float32]]:

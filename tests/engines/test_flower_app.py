@@ -70,3 +70,12 @@ def test_a_core_without_flower() -> None:
     block = "import sys; sys.modules['flwr'] = None; sys.modules['cryptography'] = None; import feddag.cli, "
     modules = "feddag.engines.flower.node, feddag.engines.flower.server, feddag.bench.flower"
     subprocess.run([sys.executable, "-c", block + modules], check=True)
+
+
+def test_up_refuses_what_cannot_work_before_anything_is_started(in_tmp: Path) -> None:
+    pytest.importorskip("flwr")
+    command = [sys.executable, "-c", "from feddag.cli import main; main()", "flower", "up", "--out", "run"]
+    for setting, reason in (("model=nonsense", "model = 'nonsense'"), ("dataset=absent", "absent")):
+        done = subprocess.run([*command, "--nodes", "2", "--set", setting], capture_output=True, text=True)
+        assert done.returncode == 2 and reason in done.stderr
+        assert not (in_tmp / "run").exists()

@@ -164,7 +164,7 @@ def test_the_guide_as_it_is_written(machines: Machines) -> None:
                 if machine == "server":
                     await_port(machines, machines.port)
             else:
-                assert process.wait(timeout=600) == 0, machines.log(machine)[-3000:]
+                assert process.wait(timeout=1800) == 0, machines.log(machine)[-3000:]
     finished = feddag.load(machines.homes["server"] / "feddag-run")
     assert finished.result["participants"] == [0, 1] and finished.result["answers_missing"] == 0
     assert finished.accuracy.mean > 0.5

@@ -11,8 +11,10 @@ import torch
 
 import feddag
 from feddag.client.evaluate import Evaluate
+from feddag.client.signature import Signature
 from feddag.client.train import Train
-from feddag.client.work import Client
+from feddag.client.warmup import Sign
+from feddag.client.work import Client, to_tensor
 from feddag.data.clients import lay_out
 from feddag.engines.flower import node as node_module
 from feddag.engines.flower.app import PACKAGE, Task, write_app
@@ -100,6 +102,17 @@ def test_memory_never_runs_ahead(tmp_path: Path) -> None:
     assert int(memory.recall((9, 1))["n"]) == 31
 
 
+def test_a_signature_stays_on_the_node_too(experiment, site, tmp_path: Path) -> None:
+    weights, ref = start_of(experiment)
+    reply = site(2, (0, 1), Sign(ref, steps=2, sparsity=0.1), weights)
+    [file] = (tmp_path / "state").rglob("signature.safetensors")
+    kept = Signature.load(file)
+    assert kept.counts.tolist() == reply.results[0].arrays["counts"].tolist()
+    assert kept.update.tobytes() == reply.results[0].arrays["update"].numpy().tobytes()
+    model = prepare(experiment)[2].model
+    assert Sign(ref, 2, 0.1).shapes(model) == {n: tuple(a.shape) for n, a in reply.results[0].arrays.items()}
+
+
 def test_damaged_memory_is_told_and_not_used(experiment, site, tmp_path: Path, capfd) -> None:
     weights, ref = start_of(experiment)
     site(1, (1, 1), Train(ref, keep="mine"), weights)
@@ -122,6 +135,19 @@ def test_an_exception_tells_only_its_type(site, monkeypatch, capfd) -> None:
         site(0, (1, 1), Blab())
     log = capfd.readouterr().err
     assert "in run" in log and "first sample is [" not in log
+
+
+def test_no_sample_leaves_the_node(experiment, site, tmp_path: Path) -> None:
+    weights, ref = start_of(experiment)
+    reply = site(1, (1, 1), [Sign(ref, steps=2, sparsity=1.0), Train(ref, keep="mine"), Evaluate()], weights)
+    tensors = [t for result in reply.results for t in (*(result.weights or {}).values(), *result.arrays.values())]
+    sent = b"".join(tensor.numpy().tobytes() for tensor in tensors)
+    held = read_site(Node(1, str(tmp_path / "1.npz"), tmp_path), Task.of(feddag.data.datasets.load("digits")))
+    samples = held.samples(1)[0]
+    normalised = to_tensor(samples, held.mean, held.std)
+    assert len(sent) > 50_000 and len(samples) > 100
+    for raw, seen in zip(samples, normalised, strict=True):
+        assert raw.tobytes() not in sent and seen.numpy().tobytes() not in sent
 
 
 def test_a_job_for_somebody_else_is_refused(site) -> None:

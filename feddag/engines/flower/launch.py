@@ -54,7 +54,8 @@ def up(
             tempfile.TemporaryDirectory(prefix="feddag-flower-") as folder,
             LocalFederation(Path(folder), out / "logs", tls, simulation) as here,
         ):
-            clients = here.deal(experiment, out)
+            clients = here.deal(experiment, out)  # what cannot work is refused before anything is started
+            here.start_superlink()
             for client in range(0 if simulation else clients):
                 here.add_node(client)
             here.start_run(out, resume, **terms)
@@ -83,12 +84,6 @@ class LocalFederation:
         self._run: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "LocalFederation":
-        self.logs.mkdir(parents=True, exist_ok=True)
-        try:
-            self.start_superlink()
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
         return self
 
     def __exit__(
@@ -190,6 +185,7 @@ class LocalFederation:
 
     def start(self, name: str, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
         """Start a program, in a process group of its own, with its output in a log."""
+        self.logs.mkdir(parents=True, exist_ok=True)
         with (self.logs / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [str(part) for part in command],

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from feddag.client.signature import Signature
+from feddag.client.warmup import Sign, received
 from feddag.data.clients import Array, ClientData, of_one_client
 from feddag.data.datasets import load as load_dataset
 from feddag.engines.flower.app import EXPERIMENT, Task
@@ -97,6 +99,11 @@ class Memory:
         for path in [*older[:-1], *undone]:
             path.unlink()
 
+    def keep_signature(self, made: Signature) -> None:
+        """Keep what the client told about its data, for whoever wants to see it there."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        made.save(self._folder / "signature.safetensors")
+
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("round-*-exchange-*.safetensors"))
 
@@ -158,6 +165,9 @@ def do(order: Order, node: Node, experiment: Experiment, task: Task) -> Reply:
     assert isinstance(done, Done)
     if done.state is not None:
         memory.remember(moment, done.state)
+    for step, result in zip(order.steps, done.results, strict=True):
+        if isinstance(step, Sign):
+            memory.keep_signature(received(result))
     return Reply(node.client, done.results, data.size(node.client))
 
 

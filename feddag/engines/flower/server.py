@@ -2,19 +2,19 @@
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from feddag.data.partitions import Partition
 from feddag.engines.flower.app import EXPERIMENT, Task
 from feddag.engines.flower.engine import FlowerEngine, Terms
 from feddag.engines.flower.grid import GridCarrier
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
 from feddag.history import Record, RunDirectory, write_atomically
-from feddag.run import Setting, run_on
+from feddag.run import Setting, prepare, run_on
 
 
 def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
@@ -42,18 +42,13 @@ def _setting(experiment: Experiment, task: Task, terms: Terms, files: RunDirecto
         raise FeddagError("clients is missing: say how many clients there may be")
     if terms.minimum > clients:
         raise FeddagError(f"run config minimum = {terms.minimum} is not allowed: there are {clients} clients at most")
-    partition = Partition.load(files.partition) if files.partition.exists() else None
-    if experiment.method_class.needs_truth and (partition is None or partition.truth is None):
+    trainer = f"{experiment.trainer}, on Flower nodes"
+    if files.partition.exists():
+        dataset, partition, place = prepare(experiment)
+        return replace(Setting.of(dataset, partition, place), trainer=trainer, minimum=terms.minimum)
+    if experiment.method_class.needs_truth:
         raise FeddagError(f"method = '{experiment.method}' needs true groups, and a real federation has none")
-    return Setting(
-        model=task.model(experiment),
-        trainer=f"{experiment.trainer}, on Flower nodes",
-        clients=clients,
-        truth=partition.truth if partition else None,
-        held_out=partition.held_out if partition else (),
-        partition_checksum=partition.checksum() if partition else None,
-        minimum=terms.minimum,
-    )
+    return Setting(task.model(experiment), trainer, clients, minimum=terms.minimum)
 
 
 def _terms(run_config: Mapping[str, Any]) -> Terms:
