@@ -68,6 +68,9 @@ class FedDAGSettings(MethodSettings):
     against: Literal["cluster", "own"] = Field(
         "cluster", description="secondary phase beside the cluster's model, or beside what the client has just trained"
     )
+    exchange: Literal["visit", "borrow"] = Field(
+        "visit", description="secondary encoders are trained at sources, or are the primary encoders of the sources"
+    )
     several: Literal["mean", "sum"] = Field("mean", description="updates of several sources (Eq. 21: sum)")
     schedule: str = Field("1:1", pattern=r"^[1-9]\d*:1$", description="primary rounds for each with a secondary phase")
     diversity: float = Field(0.0, ge=0, description="weight of Eq. 42; above 0 both encoders start random")
@@ -198,6 +201,8 @@ class FedDAG(Method):
             shares = [reply.samples for reply in answered]
             self.models[z] = self.models[z] | mean_of([_sent(reply, 0) for reply in answered], shares)  # Eq. 18
         self._return_secondaries(before, replies.by_group(self.labels) if visiting else [])
+        if self.sharing and self._settings.exchange == "borrow":
+            self._borrow()
         self._smooth()
 
     def _steps(self, own: Ref, visiting: Ref | None) -> list[Train]:
@@ -219,7 +224,8 @@ class FedDAG(Method):
     def _visiting(self, federation: Federation) -> dict[int, Ref]:
         """The encoder that each cluster trains for its learners: theirs combined (§4 ii), or, at home, its own."""
         period = int(self._settings.schedule.partition(":")[0])
-        if self.encoders == 1 or federation.round % period:
+        borrowing = self.sharing and self._settings.exchange == "borrow"
+        if self.encoders == 1 or borrowing or federation.round % period:
             return {}
         sent = {}
         for z in self.models:
@@ -256,6 +262,14 @@ class FedDAG(Method):
                 for name in updates[0]
             }
             self.models[learner] = self.models[learner] | moved
+
+    def _borrow(self) -> None:
+        """The best source's primary encoder becomes the learner's second one. Averaging several would be noise."""
+        primaries = {z: only(model, (PRIMARY,)) for z, model in self.models.items()}
+        for learner in self.models:
+            sources = [source for one, source in self.graph if one == learner]
+            if sources:
+                self.models[learner] = self.models[learner] | _renamed(primaries[sources[0]], PRIMARY, SECONDARY)
 
     def _smooth(self) -> None:
         """What clients use: the cluster's models of the last rounds, the older the less."""

@@ -26,8 +26,9 @@ class ComplementGraph:
     """Learners whose last source was chosen among equals: by the samples it supplies, then by the seed."""
 
     def sources_of(self, learner: int) -> list[int]:
-        """The clusters that this one learns from."""
-        return [int(source) for source in np.flatnonzero(self.edges[learner])]
+        """The clusters that this one learns from, the best first."""
+        sources = np.flatnonzero(self.edges[learner])
+        return [int(source) for source in sources[np.argsort(-self.scores[learner, sources], kind="stable")]]
 
     def learners_of(self, source: int) -> list[int]:
         """The clusters that learn from this one."""
