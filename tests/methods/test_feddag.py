@@ -19,6 +19,7 @@ from feddag.methods.feddag import FedDAG, Watch
 from feddag.models import ModelSpec
 
 SPEC = ModelSpec("mlp", (8,), 4, encoders=2)
+SINGLE = ModelSpec("mlp", (8,), 4)
 
 
 def signed(labels: Sequence[int], coordinates: int) -> Signature:
@@ -88,16 +89,13 @@ def started(
 ) -> tuple[Pretend, Federation, FedDAG]:
     kind = find_method(name)
     engine = Pretend(held, kind.encoders == 1)
-    federation = Federation(
-        engine, ModelSpec(*SPEC.__dict__.values()) if kind.encoders == 2 else SINGLE, 0, participation
-    )
+    federation = Federation(engine, SPEC if kind.encoders == 2 else SINGLE, 0, participation)
     method = kind(kind.Settings(**settings))
     method.start(federation)
     assert isinstance(method, FedDAG)
     return engine, federation, method
 
 
-SINGLE = ModelSpec("mlp", (8,), 4)
 TWO = {0: [0, 1], 1: [2, 3], 2: [0, 1], 3: [2, 3]}
 
 
