@@ -87,7 +87,7 @@ class FedDAGSettings(MethodSettings):
         0.1, gt=0, description="rise of a client's loss over that of its group that counts, in units of ln(classes)"
     )
     regroup_after: int = Field(0, ge=0, description="arrivals after which all are grouped anew (0: never)")
-    smoothing: float = Field(0.0, ge=0, lt=1, description="share of the last rounds' models in what clients use")
+    smoothing: float = Field(0.7, ge=0, lt=1, description="share of the rounds before in the models that clients use")
 
 
 class FedDAG(Method):

@@ -90,7 +90,7 @@ def started(
     kind = find_method(name)
     engine = Pretend(held, kind.encoders == 1)
     federation = Federation(engine, SPEC if kind.encoders == 2 else SINGLE, 0, participation)
-    method = kind(kind.Settings(**settings))
+    method = kind(kind.Settings(**{"smoothing": 0.0} | settings))
     method.start(federation)
     assert isinstance(method, FedDAG)
     return engine, federation, method
