@@ -317,6 +317,18 @@ def bench_scale(json_file: JsonOption = None) -> None:
     show_bench("many clients", scale.COLUMNS, scale.table(rows), rows, json_file)
 
 
+@bench_app.command("feddag")
+def bench_feddag(
+    repeat: Annotated[int, typer.Option(min=1, help="interleaved repetitions; medians are shown")] = 3,
+    json_file: JsonOption = None,
+) -> None:
+    """A whole FedDAG round with two encoders, beside the same round in the usual PyTorch loop."""
+    from feddag.bench import dual
+
+    rows = dual.measure(repeat=repeat)
+    show_bench("one FedDAG round, lenet5, 20 clients of 600 samples", dual.COLUMNS, dual.table(rows), rows, json_file)
+
+
 @bench_app.command("groups")
 def bench_groups(
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2,3,4",

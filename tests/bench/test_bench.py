@@ -215,3 +215,11 @@ def test_stopwatch_adds_up() -> None:
     before = watch.seconds
     watch(1, 2)
     assert 0 < before < watch.seconds
+
+
+def test_a_feddag_round_is_measured() -> None:
+    from feddag.bench import dual
+
+    (row,) = dual.measure(batch_sizes=(64,), repeat=1, clients=4)
+    assert row["naive"] > 0 and row["torch_ratio"] == pytest.approx(row["naive"] / row["torch"])
+    assert [len(line) for line in dual.table([row])] == [len(dual.COLUMNS)]
