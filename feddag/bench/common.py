@@ -1,7 +1,13 @@
 """What the measurements share: the machine, made-up samples, and how numbers are shown."""
 
+import json
 import os
 import platform
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +18,7 @@ from feddag.data.clients import ClientData, lay_out
 from feddag.data.datasets import Dataset
 from feddag.data.partitions import Partition
 from feddag.data.shifts import Shift
+from feddag.errors import FeddagError
 from feddag.models import ModelSpec
 from feddag.rng import rng
 
@@ -83,3 +90,22 @@ def shown(value: float | None, decimals: int = 0, unit: str = "") -> str:
     ('12,346', '2.3x', '-')
     """
     return "-" if value is None else f"{value:,.{decimals}f}{unit}"
+
+
+def peak_mb() -> float:
+    """The most memory this program ever held."""
+    status = Path("/proc/self/status")
+    if status.exists():  # where getrusage would also count what the process was before it became this program
+        return next(int(line.split()[1]) for line in status.read_text().splitlines() if "VmHWM" in line) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+
+
+def in_own_process(module: str, asked: Any, what: str) -> dict[str, Any]:
+    """What `python -m module` answers to this question, so that its memory is its own."""
+    command = [sys.executable, "-m", module, json.dumps(asked)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise FeddagError(f"{what} ended with exit code {done.returncode}: {last}")
+    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return row

@@ -12,9 +12,7 @@ reported on its own.
 
 import dataclasses
 import json
-import resource
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -27,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from feddag import native
-from feddag.bench.common import CORES, made_up, shown
+from feddag.bench.common import CORES, in_own_process, made_up, peak_mb, shown
 from feddag.client import train
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
@@ -73,7 +71,10 @@ CASES = (many(100), many(1_000), many(10_000), usual())
 
 def measure(cases: Sequence[Case] = CASES) -> list[dict[str, Any]]:
     """A row for each case: rounds per second, seconds outside local training, peak memory."""
-    return [_in_own_process(case) for case in cases]
+    return [
+        in_own_process("feddag.bench.scale", dataclasses.asdict(case), f"the run of {case.clients} clients")
+        for case in cases
+    ]
 
 
 def table(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
@@ -152,25 +153,6 @@ def run_case(case: Case) -> dict[str, Any]:
         "setup_seconds": round(moments[0][0] - began - seconds, 3),
         "peak_mb": round(peak_mb(), 1),
     }
-
-
-def peak_mb() -> float:
-    """The most memory this program ever held."""
-    status = Path("/proc/self/status")
-    if status.exists():  # where getrusage would also count what the process was before it became this program
-        return next(int(line.split()[1]) for line in status.read_text().splitlines() if "VmHWM" in line) / 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-
-
-def _in_own_process(case: Case) -> dict[str, Any]:
-    text = json.dumps(dataclasses.asdict(case))
-    command = [sys.executable, "-m", "feddag.bench.scale", text]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise FeddagError(f"the run of {case.clients} clients ended with exit code {done.returncode}: {last}")
-    row: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return row
 
 
 if __name__ == "__main__":

@@ -10,12 +10,14 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 from scipy.linalg import eigh
+from scipy.sparse.linalg import eigsh
 
 from feddag.errors import FeddagError
 from feddag.rng import rng
 
 Inputs = Literal["standardised", "raw"]
 HALVINGS = 4  # random divisions in two that a reliability is averaged over
+LARGE = 200  # rows of a Gram matrix from which its leading vectors are found one by one
 HALVED = 200  # samples of a class that are enough to measure its noise
 LARGEST = 2**32  # bytes of a signature that is not a mistake
 DTYPES = {"vectors": "float32", "counts": "int64", "reliability": "float32", "update": "float32"}
@@ -183,8 +185,12 @@ def split_half_reliability(samples: NDArray[np.float64], count: int, generator: 
 
 def _leading(gram: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The largest singular values and their vectors (in columns) from a Gram matrix, none that are nothing."""
-    last = len(gram) - 1
-    squares, inner = eigh(gram, subset_by_index=(max(last + 1 - count, 0), last))
+    size = len(gram)
+    if size > LARGE and count < size // 4 and gram.any():
+        squares, inner = eigsh(gram, count, v0=np.ones(size))  # Lanczos: exact to rounding, and much quicker
+        squares, inner = squares[order := np.argsort(squares)], inner[:, order]
+    else:
+        squares, inner = eigh(gram, subset_by_index=(max(size - count, 0), size - 1))
     spanned = squares > 1e-12 * max(float(squares[-1]), np.finfo(float).tiny)
     values: NDArray[np.float64] = np.sqrt(squares[spanned][::-1])
     return values, inner[:, spanned][:, ::-1]

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.sparse import csr_array
 
 from feddag.errors import FeddagError
 from feddag.server.similarity import Floats, square
@@ -87,7 +88,9 @@ def build_tree(condensed: Floats, method: Linkage = "average") -> Tree:
     if clients == 1:
         return Tree(np.zeros((0, 4)), 1, 0.0)
     raised = max(-float(np.nanmin(condensed)) if not np.isnan(condensed).all() else 0.0, 0.0)
-    steps = linkage(known(condensed).astype(np.float64) + raised, method)
+    distances = known(condensed).astype(np.float64)
+    distances += raised
+    steps = linkage(distances, method)
     steps[:, 2] -= raised
     return Tree(steps, clients, raised)
 
@@ -125,7 +128,8 @@ def clustering_loss(distances: Floats, labels: Labels, balance: float = 0.01, ga
     0.11
     """
     sizes = np.bincount(labels).astype(float)
-    within = cluster_means(distances, labels)[1].diagonal() if len(sizes) < len(labels) else np.zeros(len(sizes))
+    members = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
+    within = np.array([distances[np.ix_(own, own)].sum(dtype=np.float64) for own in members]) / sizes**2  # Eq. 9, L1
     mean_size = sizes.mean()
     missing = np.maximum(0.0, mean_size - gamma * sizes.std() - sizes)
     small = np.exp(missing / (mean_size / 10)).mean()  # Eq. 9, L2
@@ -231,10 +235,15 @@ def _joined(distances: Floats, labels: Labels, noise: float) -> Labels:
 
 def cluster_means(distances: Floats, labels: Labels) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Cluster sizes, and the mean distance between every two clusters (Eq. 9's inner sum on the diagonal)."""
-    member = np.zeros((len(labels), int(labels.max()) + 1), np.float32)
-    member[np.arange(len(labels)), labels] = 1
-    sizes = member.sum(0).astype(np.float64)
-    return sizes, (member.T @ (distances @ member)).astype(np.float64) / sizes[:, None] / sizes[None]
+    member = _membership(labels)
+    sizes = np.bincount(labels).astype(np.float64)
+    return sizes, (member @ (member @ distances).T).astype(np.float64) / sizes[:, None] / sizes[None]
+
+
+def _membership(labels: Labels) -> csr_array:
+    """Clusters x clients, ones and zeros; sparse, because there may be as many clusters as clients."""
+    clients = len(labels)
+    return csr_array((np.ones(clients, np.float32), (labels, np.arange(clients))), (int(labels.max()) + 1, clients))
 
 
 def clarity(condensed: Floats, labels: Labels) -> NDArray[np.float64]:
@@ -249,13 +258,12 @@ def clarity(condensed: Floats, labels: Labels) -> NDArray[np.float64]:
     clusters = int(labels.max()) + 1
     if clusters == 1 or clusters == len(labels):
         return np.zeros(len(labels))
-    distances = np.maximum(square(known(condensed)), 0)
-    member = np.eye(clusters, dtype=np.float32)[labels]
-    sizes = member.sum(0)
-    to_cluster = distances @ member
+    sizes = np.bincount(labels).astype(np.float32)
     own = sizes[labels]
-    inside = to_cluster[np.arange(len(labels)), labels] / np.maximum(own - 1, 1)
-    outside = np.where(member > 0, np.inf, to_cluster / sizes).min(1)
+    to_cluster = _membership(labels) @ square(np.maximum(known(condensed), 0))
+    inside = to_cluster[labels, np.arange(len(labels))] / np.maximum(own - 1, 1)
+    to_cluster[labels, np.arange(len(labels))] = np.inf
+    outside = (to_cluster / sizes[:, None]).min(0)
     silhouette = (outside - inside) / np.maximum(np.maximum(outside, inside), 1e-12)
     return np.asarray(np.maximum(silhouette, 0) * np.maximum(1 - 2 / own, 0), np.float64)
 

@@ -10,7 +10,7 @@ from scipy.stats import rankdata
 
 from feddag.client.signature import Signature, principal_vectors
 from feddag.server.clustering import Labels
-from feddag.server.similarity import RIGHT_ANGLE, class_angle, counts_of
+from feddag.server.similarity import RIGHT_ANGLE, counts_of, degrees, largest_cosines, vectors_of
 
 Alignment = Literal["affinity", "paper", "none"]
 
@@ -58,18 +58,20 @@ def paper_alignment(signatures: Sequence[Signature], labels: Labels) -> NDArray[
 
     A class that only one side holds is at 90 degrees and gives 0: where clusters share no class, all of Eq. 14 is 0.
     """
-    clusters, classes = int(labels.max()) + 1, len(signatures[0].counts)
-    total = np.zeros((clusters, clusters, classes))
-    for label in range(classes):
-        for one, left in enumerate(signatures):
-            for other, right in enumerate(signatures):
-                held = int(left.counts[label] > 0) + int(right.counts[label] > 0)
-                angle = (0.0, RIGHT_ANGLE, 0.0)[held]
-                if held == 2 and one != other:
-                    angle = class_angle(left.vectors[label], right.vectors[label])
-                total[labels[one], labels[other], label] += 1 - angle / RIGHT_ANGLE
+    counts = counts_of(signatures)
+    member = np.eye(int(labels.max()) + 1, dtype=np.float32)[labels]
+    totals = []
+    for label in range(counts.shape[1]):
+        held = counts[:, label] > 0
+        aligned = (~held[:, None] & ~held).astype(np.float32)  # in neither: 0 degrees; in one: 90
+        if held.any():
+            vectors = vectors_of(signatures, label, np.flatnonzero(held))
+            angles = degrees(largest_cosines(vectors, vectors)).numpy()
+            aligned[np.ix_(held, held)] = 1 - angles / np.float32(RIGHT_ANGLE)
+        np.fill_diagonal(aligned, 1)
+        totals.append(member.T @ aligned @ member)
     sizes = np.bincount(labels)
-    return total / (sizes[:, None] * sizes[None])[..., None]
+    return np.stack(totals, axis=2).astype(np.float64) / (sizes[:, None] * sizes[None])[..., None]
 
 
 def affinity_alignment(signatures: Sequence[Signature], labels: Labels) -> NDArray[np.float64]:

@@ -51,19 +51,19 @@ def blend(views: Mapping[str, Floats], weights: Mapping[str, NDArray[np.float64]
     [0.75]
     """
     clients = len(next(iter(weights.values())))
-    first, second = np.triu_indices(clients, 1) if clients <= 2000 else (None, None)
-    total = np.zeros_like(next(iter(views.values())))
-    weight = np.zeros_like(total)
-    for name, view in views.items():
-        gate = weights[name].astype(np.float32)
-        if first is not None:
-            pair = (gate[first] + gate[second]) / 2
-        else:  # too many pairs for index arrays: row by row
-            pair = np.concatenate([(gate[client] + gate[client + 1 :]) / 2 for client in range(clients)])
-        pair *= ~np.isnan(view)
-        total += pair * np.nan_to_num(view)
-        weight += pair
-    return np.asarray(total / np.maximum(weight, 1e-30), np.float32)
+    blended = np.empty_like(next(iter(views.values())))
+    end = 0
+    for client in range(clients - 1):  # row by row: there may be too many pairs for several arrays of them
+        start, end = end, end + clients - 1 - client
+        total, weight = np.zeros(end - start, np.float32), np.zeros(end - start, np.float32)
+        for name, view in views.items():
+            gate = weights[name].astype(np.float32)
+            seen = view[start:end]
+            pair = (gate[client] + gate[client + 1 :]) / 2 * ~np.isnan(seen)
+            total += pair * np.nan_to_num(seen)
+            weight += pair
+        blended[start:end] = total / np.maximum(weight, 1e-30)
+    return blended
 
 
 # As printed ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from feddag.client.signature import Signature
 
 Floats = NDArray[np.float32]
 RIGHT_ANGLE = 90.0
-BLOCK = 256  # clients compared with all others at once
+BLOCK, WIDTH = 256, 1024  # so many clients are compared with so many others at once
 TRUSTED = 20.0  # samples of a class from which a client's own noise outweighs what is usual for the class
 
 
@@ -49,41 +49,25 @@ def min_max(condensed: Floats) -> Floats:
 
 def gradient_angles(signatures: Sequence[Signature]) -> Floats:
     """Eq. 3: the angle between two updates. An update of zeros tells nothing: it is at 90 degrees to all others."""
-    return _pairs(len(signatures), lambda rows, others: _degrees(_cosines(signatures, rows, others)))
+    return _pairs(len(signatures), lambda rows, others: degrees(_cosines(signatures, rows, others)))
 
 
 def data_angles(signatures: Sequence[Signature], delta: float = 0.5) -> Floats:
     """Eq. 6: the mean over all classes of Eq. 4's angle times Eq. 5's weight."""
     counts = counts_of(signatures)
-    classes = counts.shape[1]
-    total = np.zeros(_pair_count(len(signatures)), np.float32)
-    held = counts > 0
+    held = torch.from_numpy(counts > 0)
     scale = weight_scale(counts, delta)
-    for label in range(classes):
-        one_sided = _pairs(
-            len(counts),
-            lambda rows, others, label=label: (
-                torch.from_numpy(  # type: ignore[misc]
-                    held[rows, label][:, None] ^ held[others, label][None, :]
-                )
-                * (RIGHT_ANGLE * float(scale(1.0)))
-            ),  # no frequencies to compare: the least weight
-        )
-        total += one_sided
-        for first, where, affinity in _class_affinities(signatures, counts, label, _largest):
-            ratio = quantity_ratio(counts[first, label], counts[where.clients, label])
-            where.add(total, _degrees(affinity).numpy() * scale(ratio))
-    return total / np.float32(classes)
 
+    def weighted(rows: slice, others: slice) -> Tensor:
+        one_sided = (held[rows, None] ^ held[None, others]).sum(2)
+        total: Tensor = one_sided * (RIGHT_ANGLE * float(scale(1.0)))  # no frequencies to compare: the least weight
+        for label, mine, theirs in _shared_classes(counts, rows, others):
+            affinity = largest_cosines(vectors_of(signatures, label, mine), vectors_of(signatures, label, theirs))
+            ratio = quantity_ratio(counts[mine, label, None], counts[None, theirs, label])
+            total[_at(mine, rows, theirs, others)] += degrees(affinity) * torch.from_numpy(scale(ratio))
+        return total.div_(counts.shape[1])
 
-def class_angle(one: Floats, other: Floats) -> float:
-    """Eq. 4: the smallest angle between any two principal vectors, whatever their signs, in degrees.
-
-    >>> round(class_angle(np.array([[2.0, 0.0]]), np.array([[-1.0, 1.0], [0.0, 1.0]])), 4)
-    45.0
-    """
-    cosines = np.abs(_directions(torch.as_tensor(one)).numpy() @ _directions(torch.as_tensor(other)).numpy().T)
-    return float(np.degrees(np.arccos(np.clip(cosines.max(), 0, 1))))
+    return _pairs(len(counts), weighted)
 
 
 def quantity_ratio(one: NDArray[np.int64] | int, others: NDArray[np.int64] | int) -> NDArray[np.float64]:
@@ -120,7 +104,7 @@ def stacked_angles(signatures: Sequence[Signature]) -> Floats:
         for vector in range(table.shape[1]):
             cosines = torch.einsum("if,jkf->ijk", table[rows, vector], table[others])
             most = torch.maximum(most, cosines.abs().amax(2))
-        return _degrees(most)
+        return degrees(most)
 
     return _pairs(len(signatures), smallest)
 
@@ -140,16 +124,15 @@ def class_excess(counts: NDArray[np.int64]) -> Floats:
     def excess(rows: slice, others: slice) -> Tensor:
         surprise = torch.zeros(rows.stop - rows.start, others.stop - others.start)
         union = torch.zeros_like(surprise)
-        both_sizes = (sizes[rows, None] + sizes[None, others]).clamp(min=1)  # a client may have no samples
+        one_size, other_size = sizes[rows, None], sizes[None, others]
+        both_sizes = (one_size + other_size).clamp(min=1)  # a client may have no samples
         for label in range(table.shape[1]):
             one, other = table[rows, label, None], table[None, others, label]
             share = (one + other) / both_sizes
-            missed_by_one, missed_by_other = (
-                torch.exp(-sizes[rows, None] * share),
-                torch.exp(-sizes[None, others] * share),
-            )
-            by_chance = missed_by_one * (1 - missed_by_other) + missed_by_other * (1 - missed_by_one)
-            anyone = (one + other) > 0
+            missed_by_one, missed_by_other = torch.exp(-one_size * share), torch.exp(-other_size * share)
+            # missed by exactly one; missed by both is exp(-one - other), whatever the sizes
+            by_chance = missed_by_one.add_(missed_by_other).sub_(torch.exp(-one) * torch.exp(-other), alpha=2)
+            anyone = (one > 0) | (other > 0)
             surprise += anyone * (((one > 0) ^ (other > 0)).float() - by_chance)
             union += anyone
         return surprise / union.clamp(min=1)
@@ -166,18 +149,20 @@ def data_excess(signatures: Sequence[Signature]) -> Floats:
     reliabilities. A pair that shares no class is nan: this view has nothing to say about it.
     """
     counts = counts_of(signatures)
-    reliability = reliabilities(signatures)
-    total = np.zeros(_pair_count(len(signatures)), np.float32)
-    weight = np.zeros_like(total)
-    for label in range(counts.shape[1]):
-        for first, where, affinity in _class_affinities(signatures, counts, label, _sum_of_squares):
-            trust = torch.from_numpy(reliability[first, label] * reliability[where.clients, label])[None]
-            excess = _degrees(affinity) - _degrees(trust.sqrt())
-            where.add(total, (excess * trust).numpy())
-            where.add(weight, trust.numpy())
-    with np.errstate(invalid="ignore"):
-        mean: Floats = (np.where(weight > 0, total / weight, np.nan) / RIGHT_ANGLE).astype(np.float32)
-    return mean
+    reliability = torch.from_numpy(reliabilities(signatures))
+
+    def excess(rows: slice, others: slice) -> Tensor:
+        total = torch.zeros(rows.stop - rows.start, others.stop - others.start)
+        weight = torch.zeros_like(total)
+        for label, mine, theirs in _shared_classes(counts, rows, others):
+            affinity = _sum_of_squares(vectors_of(signatures, label, mine), vectors_of(signatures, label, theirs))
+            trust = reliability[mine, label, None] * reliability[None, theirs, label]
+            at = _at(mine, rows, theirs, others)
+            total[at] += (degrees(affinity) - degrees(trust.sqrt())) * trust
+            weight[at] += trust
+        return total / weight / RIGHT_ANGLE  # 0 / 0 is nan
+
+    return _pairs(len(counts), excess)
 
 
 def gradient_excess(signatures: Sequence[Signature]) -> Floats:
@@ -185,8 +170,8 @@ def gradient_excess(signatures: Sequence[Signature]) -> Floats:
     trust = torch.tensor([float(item.update_reliability) for item in signatures])
 
     def excess(rows: slice, others: slice) -> Tensor:
-        expected = _degrees((trust[rows, None] * trust[None, others]).sqrt())
-        return ((_degrees(_cosines(signatures, rows, others)) - expected) / RIGHT_ANGLE).clamp(max=1.0)
+        expected = degrees((trust[rows, None] * trust[None, others]).sqrt())
+        return ((degrees(_cosines(signatures, rows, others)) - expected) / RIGHT_ANGLE).clamp(max=1.0)
 
     return _pairs(len(signatures), excess)
 
@@ -218,40 +203,26 @@ def counts_of(signatures: Sequence[Signature]) -> NDArray[np.int64]:
 # Pairs in blocks -----------------------------------------------------------------------------------------------------
 
 
-class _Where:
-    """The places in a condensed array of the pairs (first, one of `clients`), all of them after `first`."""
-
-    def __init__(self, population: int, first: int, clients: NDArray[np.int64]) -> None:
-        start = first * population - first * (first + 1) // 2 - first - 1
-        self.clients = clients
-        everyone = len(clients) == population - first - 1
-        self._index = slice(start + first + 1, start + population) if everyone else start + clients
-
-    def add(self, condensed: Floats, values: NDArray[np.float32]) -> None:
-        condensed[self._index] += values.reshape(-1)
+def _shared_classes(
+    counts: NDArray[np.int64], rows: slice, others: slice
+) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+    """Each class that some of the rows and some of the others hold, and who these are."""
+    for label in range(counts.shape[1]):
+        mine, theirs = (np.flatnonzero(counts[part, label]) + part.start for part in (rows, others))
+        if len(mine) and len(theirs):
+            yield label, mine, theirs
 
 
-def _class_affinities(
-    signatures: Sequence[Signature],
-    counts: NDArray[np.int64],
-    label: int,
-    affinity: Callable[[Tensor, Tensor], Tensor],
-) -> Iterator[tuple[int, _Where, Tensor]]:
-    """For each holder of a class: its affinity to the holders after it."""
-    holders = np.flatnonzero(counts[:, label])
-    if len(holders) < 2:
-        return
-    table = torch.from_numpy(np.stack([signatures[int(client)].vectors[label] for client in holders]))
-    for start in range(0, len(holders), BLOCK):
-        rows = table[start : start + BLOCK]
-        block = affinity(rows, table[start:])
-        for row in range(len(rows)):
-            later = holders[start + row + 1 :]
-            yield (
-                int(holders[start + row]),
-                _Where(len(counts), int(holders[start + row]), later),
-                block[row, row + 1 :],
-            )
+def _at(mine: NDArray[np.int64], rows: slice, theirs: NDArray[np.int64], others: slice) -> tuple[Tensor | slice, ...]:
+    """Where a block has the values of these clients; the whole of it, without copying, if they are all of it."""
+    if len(mine) == rows.stop - rows.start and len(theirs) == others.stop - others.start:
+        return (slice(None),)
+    return torch.from_numpy(mine - rows.start)[:, None], torch.from_numpy(theirs - others.start)[None]
+
+
+def vectors_of(signatures: Sequence[Signature], label: int, clients: NDArray[np.int64]) -> Tensor:
+    """Clients x p x features: these clients' vectors of one class."""
+    return torch.from_numpy(np.stack([signatures[client].vectors[label] for client in clients.tolist()]))
 
 
 def _sum_of_squares(rows: Tensor, others: Tensor) -> Tensor:
@@ -264,8 +235,8 @@ def _sum_of_squares(rows: Tensor, others: Tensor) -> Tensor:
     return total
 
 
-def _largest(rows: Tensor, others: Tensor) -> Tensor:
-    """The largest cosine of two vectors, whatever their signs."""
+def largest_cosines(rows: Tensor, others: Tensor) -> Tensor:
+    """Eq. 4 for every pair, before the arc cosine: the largest cosine of two vectors, whatever their signs."""
     rows, others = _directions(rows), _directions(others)
     most = torch.zeros(len(rows), len(others))
     for one in range(rows.shape[1]):
@@ -285,21 +256,23 @@ def _cosines(signatures: Sequence[Signature], rows: slice, others: slice) -> Ten
     return one @ other.T
 
 
-def _degrees(cosines: Tensor) -> Tensor:
+def degrees(cosines: Tensor) -> Tensor:
     """Angles; what is within rounding of no angle is none, or min-max would make structure of it."""
     return torch.rad2deg(torch.arccos(cosines.clamp(-1, 1))).masked_fill_(cosines > 1 - 1e-6, 0.0)
 
 
-def _pair_count(population: int) -> int:
-    return population * (population - 1) // 2
-
-
 def _pairs(population: int, distance: Callable[[slice, slice], Tensor]) -> Floats:
-    """The condensed array of a distance that is computed for a block of clients and all after its first."""
-    condensed = np.zeros(_pair_count(population), np.float32)
+    """The condensed array of a distance that is computed block by block, each small enough for the cache."""
+    condensed = np.empty(population * (population - 1) // 2, np.float32)
     for start in range(0, population, BLOCK):
         rows = slice(start, min(start + BLOCK, population))
-        block = distance(rows, slice(start, population)).numpy()
-        for row, first in enumerate(range(rows.start, rows.stop)):
-            _Where(population, first, np.arange(first + 1, population)).add(condensed, block[row, row + 1 :])
+        for left in range(start, population, WIDTH):
+            others = slice(left, min(left + WIDTH, population))
+            block = distance(rows, others).numpy()
+            for first in range(rows.start, rows.stop):
+                later = max(first + 1, others.start)
+                if later < others.stop:
+                    place = first * population - first * (first + 1) // 2 - first - 1  # of (first, 0), were it there
+                    values = block[first - rows.start, later - others.start :]
+                    condensed[place + later : place + others.stop] = values
     return condensed

@@ -9,7 +9,6 @@ from feddag.client.signature import Signature, signature
 from feddag.client.warmup import agreement
 from feddag.server import similarity
 from feddag.server.similarity import (
-    class_angle,
     class_excess,
     counts_of,
     data_angles,
@@ -53,8 +52,9 @@ def test_identical_updates_are_at_no_angle_whatever_their_length() -> None:
     ],
 )
 def test_the_smallest_angle_of_two_classes(one, other, degrees) -> None:
-    found = class_angle(np.array(one, np.float32), np.array(other, np.float32))
-    assert found == pytest.approx(degrees, abs=0.05)
+    shape = np.shape(one)
+    clients = [made([5], {0: one}, shape=shape), made([5], {0: other}, shape=shape)]
+    assert data_angles(clients, delta=0.0) == pytest.approx([degrees], abs=0.05)
 
 
 # Eq. 5 ---------------------------------------------------------------------------------------------------------------
@@ -231,9 +231,9 @@ def test_clients_of_one_distribution_are_at_no_distance_on_average_whatever_thei
         assert abs(float(np.nanmean(view))) < 0.12  # clients with nothing in common are near 1
 
 
-@given(clients=st.integers(2, 13), block=st.integers(1, 6), seed=st.integers(0, 10**6))
+@given(clients=st.integers(2, 13), block=st.integers(1, 6), width=st.integers(1, 9), seed=st.integers(0, 10**6))
 @settings(max_examples=25, deadline=None)
-def test_blocks_change_nothing(clients, block, seed) -> None:
+def test_blocks_change_nothing(clients, block, width, seed) -> None:
     draw = np.random.default_rng(seed)
     people = []
     for _ in range(clients):
@@ -249,6 +249,7 @@ def test_blocks_change_nothing(clients, block, seed) -> None:
     whole = everything()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(similarity, "BLOCK", block)
+        patch.setattr(similarity, "WIDTH", width)
         for one, other in zip(whole, everything(), strict=True):
             np.testing.assert_allclose(one, other, atol=5e-3)
 

@@ -1,0 +1,189 @@
+"""What grouping costs: the server's part as the number of clients grows, and a client's part beside that of IFCA.
+
+The server's part is the whole of `feddag.group` (views, fusion, tree, threshold, complementarity graph) on made-up
+signatures in which every client holds every class, which is the most work there can be; each size runs in a process of
+its own, so that its peak memory, which includes the signatures, is its own.
+"""
+
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from feddag.bench.common import CLASSES, in_own_process, made_up, native_network, peak_mb, shared_out, shown
+from feddag.bench.train import MODELS
+from feddag.client.evaluate import count_correct, count_correct_natively
+from feddag.client.signature import Signature
+from feddag.client.warmup import Sign
+from feddag.client.work import Client, LocalSettings, to_tensor
+from feddag.errors import FeddagError
+from feddag.federation import Ref
+from feddag.rng import rng
+from feddag.server.grouping import group
+
+Row = dict[str, Any]
+
+SIZES = (100, 1_000, 5_000, 10_000)
+GROUPS = 20
+VECTORS, FEATURES, COORDINATES = 3, 28 * 28, 1234  # the last: 2 % of LeNet-5
+NOISE = 0.05  # squared length of the noise on a vector of length 1
+SAMPLES = 50  # of each class
+MODELS_OF_IFCA, ROUNDS = 5, 200  # A.6.1's K and T
+COLUMNS = ("clients", "seconds", "peak MB", "growth", "groups", "ARI")
+CLIENT_COLUMNS = ("model", "samples", "IFCA: 5 models, 200 rounds, s", "FedDAG: sign and warm up, s", "ratio")
+
+
+def measure(sizes: Sequence[int] = SIZES) -> list[Row]:
+    """A row for each number of clients; growth is the exponent between a size and the one before."""
+    for size in sizes:
+        if size < 1:
+            raise FeddagError(f"clients = {size} is not possible: at least 1 is needed")
+    rows = [in_own_process("feddag.bench.clustering", size, f"the grouping of {size} clients") for size in sizes]
+    for before, row in zip([None, *rows], rows, strict=False):
+        known = before is not None and before["clients"] != row["clients"]
+        row["growth"] = round(_exponent(before, row), 2) if before is not None and known else None
+    return rows
+
+
+def _exponent(one: Row, other: Row) -> float:
+    return math.log(other["seconds"] / one["seconds"]) / math.log(other["clients"] / one["clients"])
+
+
+def table(rows: Sequence[Row]) -> list[list[str]]:
+    """The rows as text, for COLUMNS."""
+    return [
+        [
+            *(shown(row["clients"]), shown(row["seconds"], 2), shown(row["peak_mb"]), shown(row["growth"], 2)),
+            *(shown(row["groups"]), shown(row["ari"], 3)),
+        ]
+        for row in rows
+    ]
+
+
+def run_size(clients: int) -> Row:
+    """Group so many made-up clients in this process; `peak_mb` is the most this process ever held."""
+    signatures, truth = made_up_signatures(clients)
+    began = time.perf_counter()
+    found = group(signatures)
+    seconds = time.perf_counter() - began
+    return {
+        "clients": clients,
+        "seconds": round(seconds, 3),
+        "peak_mb": round(peak_mb(), 1),
+        "groups": found.clusters_,
+        "true": len(set(truth)),
+        "ari": round(float(adjusted_rand_score(truth, found.labels_)), 4),
+    }
+
+
+def made_up_signatures(clients: int) -> tuple[list[Signature], list[int]]:
+    """Clients in groups: in each, classes look alike and the model moves alike, up to noise of known size.
+
+    >>> signatures, truth = made_up_signatures(3)
+    >>> signatures[0].vectors.shape, truth
+    ((10, 3, 784), [0, 1, 2])
+    """
+    random = rng(0, "made up signatures")
+    looks = _directions(random, (GROUPS, CLASSES, VECTORS, FEATURES))
+    moves = _directions(random, (GROUPS, COORDINATES))
+    lengths = np.sqrt(np.array([0.8, 0.5, 0.33], np.float32))[:, None]
+    lengths /= np.sqrt(np.sqrt((lengths**4).sum()))
+    truth = [client % GROUPS for client in range(clients)]
+    return [
+        Signature(
+            vectors=_noisy(random, looks[group]) * lengths,
+            counts=np.full(CLASSES, SAMPLES, np.int64),
+            reliability=np.full(CLASSES, 1 / (1 + NOISE) ** 2, np.float32),
+            update=_noisy(random, moves[group]),
+            update_reliability=np.array(1 / (1 + NOISE), np.float32),
+        )
+        for group in truth
+    ], truth
+
+
+def _directions(random: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    drawn = random.standard_normal(shape, np.float32)
+    return drawn / np.linalg.norm(drawn, axis=-1, keepdims=True)
+
+
+def _noisy(random: np.random.Generator, directions: Any) -> Any:
+    """Directions with noise in every coordinate, of length 1 again."""
+    noise = random.standard_normal(directions.shape, np.float32) * np.float32(np.sqrt(NOISE / directions.shape[-1]))
+    return (directions + noise) / np.float32(np.sqrt(1 + NOISE))
+
+
+# One client's part ---------------------------------------------------------------------------------------------------
+
+
+def measure_client(models: Sequence[str] = ("cnn", "lenet5"), samples: int = 500, repeat: int = 3) -> list[Row]:
+    """A.6.1's ratio: what IFCA's clients spend on choosing a model, to what FedDAG's spend on being grouped."""
+    return [_client_row(name, samples, repeat) for name in models]
+
+
+def client_table(rows: Sequence[Row]) -> list[list[str]]:
+    """The rows as text, for CLIENT_COLUMNS."""
+    return [
+        [
+            *(row["model"], shown(row["samples"]), shown(row["ifca_seconds"], 1), shown(row["feddag_seconds"], 2)),
+            shown(row["ratio"], 0, "x"),
+        ]
+        for row in rows
+    ]
+
+
+def _client_row(name: str, samples: int, repeat: int) -> Row:
+    spec, network = MODELS[name], native_network(MODELS[name])
+    data = shared_out(made_up(samples, spec.shape), [samples])
+    x, y = data.samples(0)
+    weights = spec.initial_weights(0, "model")
+    client = Client(
+        id=0,
+        x=to_tensor(x, [128.0] * spec.shape[0], [40.0] * spec.shape[0]),
+        y=torch.from_numpy(y.copy()),
+        model=spec.build(),
+        network=network,
+        settings=LocalSettings(),
+        num_classes=CLASSES,
+        fetch=lambda ref: weights,
+        score=lambda weights: torch.zeros(0),
+        seed=0,
+        moment=(0, 0),
+    )
+    sign = Sign(Ref("start", 0), steps=20, sparsity=0.02)
+
+    def evaluate() -> None:
+        if network is None:
+            count_correct(client.model, weights, client.x, client.y, CLASSES)
+        else:
+            count_correct_natively(network, weights, client.x, client.y, CLASSES)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # a client's work is one thread's, both ways
+    try:
+        evaluate()
+        once = statistics.median(_seconds(evaluate) for _ in range(5 * repeat))
+        signing = statistics.median(_seconds(lambda: sign.run(client)) for _ in range(repeat))
+    finally:
+        torch.set_num_threads(threads)
+    iterative = MODELS_OF_IFCA * ROUNDS * once
+    return {
+        **{"model": name, "samples": samples, "evaluation_seconds": once, "ifca_seconds": iterative},
+        **{"feddag_seconds": signing, "ratio": round(iterative / signing, 1)},
+    }
+
+
+def _seconds(work: Any) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    print(json.dumps(run_size(json.loads(sys.argv[1]))))
