@@ -317,21 +317,6 @@ def bench_scale(json_file: JsonOption = None) -> None:
     show_bench("many clients", scale.COLUMNS, scale.table(rows), rows, json_file)
 
 
-@bench_app.command("clustering")
-def bench_clustering(
-    clients: Annotated[str, typer.Option(help="comma-separated numbers of clients")] = "100,1000,5000,10000",
-    json_file: JsonOption = None,
-) -> None:
-    """What grouping costs: the server's part as clients grow in number, and a client's part beside IFCA's."""
-    from feddag.bench import clustering
-
-    rows = clustering.measure(whole_numbers("--clients", clients))
-    ours = clustering.measure_client()
-    show_table(console, "a client's part (A.6.1)", clustering.CLIENT_COLUMNS, clustering.client_table(ours))
-    both = {"server": rows, "client": ours}
-    show_bench("grouping on the server", clustering.COLUMNS, clustering.table(rows), both, json_file)
-
-
 @bench_app.command("feddag")
 def bench_feddag(
     repeat: Annotated[int, typer.Option(min=1, help="interleaved repetitions; medians are shown")] = 3,
@@ -370,6 +355,20 @@ def bench_flower(json_file: JsonOption = None) -> None:
 
     rows = flower.measure()
     show_bench("the same round on three engines, bytes per client", flower.COLUMNS, flower.table(rows), rows, json_file)
+
+
+@bench_app.command("clustering")
+def bench_clustering(
+    clients: Annotated[str, typer.Option(help="comma-separated numbers of clients")] = "100,1000,5000,10000",
+    json_file: JsonOption = None,
+) -> None:
+    """What grouping costs: seconds and memory as clients grow, and a client's part beside IFCA's."""
+    from feddag.bench import clustering
+
+    rows, beside = clustering.measure(whole_numbers("--clients", clients)), clustering.measure_client()
+    show_table(console, "one client's part", clustering.CLIENT_COLUMNS, clustering.client_table(beside))
+    title, columns = "the server's part: views, fusion, threshold, graph", clustering.COLUMNS
+    show_bench(title, columns, clustering.table(rows), {"server": rows, "client": beside}, json_file)
 
 
 def show_bench(title: str, columns: Sequence[str], table: list[list[str]], rows: Any, json_file: Path | None) -> None:

@@ -46,7 +46,7 @@ def demand_and_supply(counts: NDArray[np.int64], labels: Labels) -> tuple[NDArra
     """
     held = counts > 0
     kinds = held.sum(1, keepdims=True)
-    ranks = np.stack([rankdata(row) - 1 for row in counts]) - (~held).sum(1, keepdims=True)  # the absent rank lowest
+    ranks = rankdata(counts, axis=1) - 1 - (~held).sum(1, keepdims=True)  # the absent rank lowest
     demand = np.where(held, kinds - ranks, kinds).astype(np.float64)
     supply = np.where(held, ranks + 1, 0.0)
     member = np.eye(int(labels.max()) + 1)[labels]
@@ -96,12 +96,14 @@ def affinity_alignment(signatures: Sequence[Signature], labels: Labels) -> NDArr
                 scale = lengths / np.sqrt(np.sqrt(np.sum(lengths**4)) or 1.0)
                 pooled[cluster, label, : len(vectors)] = vectors * scale[:, None]
     flat = pooled.reshape(clusters * classes * kept, features)
-    cosines = ((flat @ flat.T) ** 2).reshape(clusters, classes, kept, clusters, classes, kept).sum((2, 5))
     holds = totals > 0
-    known = np.maximum(holds.sum(1), 1)
-    across = np.einsum("pc,pcqd->pqd", holds, cosines) / known[:, None, None]
-    same = np.einsum("pcqc->pqc", cosines)
-    aligned: NDArray[np.float64] = np.where(holds[:, None] & holds[None], same, across)
+    aligned = np.zeros((clusters, clusters, classes))
+    for learner, own in enumerate(pooled):  # one at a time: all at once would be clusters² x classes²
+        inner = own.reshape(classes * kept, features) @ flat.T
+        cosines = (inner**2).reshape(classes, kept, clusters, classes, kept).sum((1, 4))
+        across = holds[learner] @ cosines.reshape(classes, -1) / max(holds[learner].sum(), 1)
+        same = np.einsum("cqc->qc", cosines)
+        aligned[learner] = np.where(holds[learner] & holds, same, across.reshape(clusters, classes))
     return aligned
 
 

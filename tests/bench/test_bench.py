@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from feddag import native
-from feddag.bench import peers, scale, train
+from feddag.bench import clustering, peers, scale, train
 from feddag.bench import round as whole_round
 from feddag.bench.common import made_up, shared_out
 from feddag.client import train as client_train
@@ -223,3 +223,34 @@ def test_a_feddag_round_is_measured() -> None:
     (row,) = dual.measure(batch_sizes=(64,), repeat=1, clients=4)
     assert row["naive"] > 0 and row["torch_ratio"] == pytest.approx(row["naive"] / row["torch"])
     assert [len(line) for line in dual.table([row])] == [len(dual.COLUMNS)]
+
+
+def test_clustering_in_processes_of_their_own_finds_the_groups() -> None:
+    small, large = clustering.measure([40, 80])
+    assert (small["clients"], small["groups"], small["ari"]) == (40, 20, 1.0)
+    assert (large["clients"], large["groups"], large["ari"]) == (80, 20, 1.0)
+    assert small["growth"] is None and large["growth"] == pytest.approx(
+        np.log2(large["seconds"] / small["seconds"]), abs=0.01
+    )
+    assert small["seconds"] > 0 and small["peak_mb"] > 0
+    assert clustering.table([small])[0][:1] == ["40"] and len(clustering.table([small])[0]) == len(clustering.COLUMNS)
+
+
+def test_made_up_signatures_are_as_noisy_as_they_say() -> None:
+    signatures, truth = clustering.made_up_signatures(clustering.GROUPS + 1)
+    one, other, twin = signatures[0], signatures[1], signatures[-1]
+    assert truth[-1] == truth[0] != truth[1]
+    for label in range(10):
+        moments = [item.vectors[label].T @ item.vectors[label] for item in (one, other, twin)]
+        assert float((moments[0] * moments[2]).sum()) == pytest.approx(float(one.reliability[label]), abs=0.06)
+        assert float((moments[0] * moments[1]).sum()) < 0.1
+    assert float(one.update @ twin.update) == pytest.approx(float(one.update_reliability), abs=0.03)
+
+
+def test_clustering_of_one_client() -> None:
+    (row,) = clustering.measure_client(["mlp"], samples=40, repeat=1)
+    assert row["ifca_seconds"] == pytest.approx(5 * 200 * row["evaluation_seconds"])
+    assert row["ratio"] == pytest.approx(row["ifca_seconds"] / row["feddag_seconds"], abs=0.1)
+    assert len(clustering.client_table([row])[0]) == len(clustering.CLIENT_COLUMNS)
+    with pytest.raises(FeddagError, match="clients = 0 is not possible: at least 1 is needed"):
+        clustering.measure([0])
