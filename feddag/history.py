@@ -102,8 +102,10 @@ class RunDirectory:
             yield
 
     def read_history(self) -> list[Record]:
-        """The rounds recorded so far."""
-        return [json.loads(line) for line in self.history.read_text().splitlines()] if self.history.exists() else []
+        """The rounds recorded so far; a line without an end is still being written."""
+        if not self.history.exists():
+            return []
+        return [json.loads(line) for line in self.history.read_text().split("\n")[:-1]]
 
     def read_result(self) -> Record | None:
         """The result, if the run has finished."""
