@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # -n 2: two test processes of one thread each
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: run test lint types unit test-flower test-sanitized clean
+.PHONY: run test lint types unit test-flower test-report test-sanitized clean
 
 run: $(READY)
 	@$(BIN)/feddag compare --fresh --runs runs
@@ -38,6 +38,17 @@ test-flower: $(VENV)/.flower
 
 $(VENV)/.flower: $(READY)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[flower-simulation]'
+	@touch $@
+
+# The pages in a real Chromium (a minute; installs Chromium where apt-get may, and Playwright into .venv, once).
+test-report: $(VENV)/.browser
+	FEDDAG_TEST_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/report/test_browser.py tests/report/test_loggers.py
+
+$(VENV)/.browser: $(READY)
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && \
+		apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
+		echo "there is no Chromium, and it cannot be installed here: its tests will be skipped"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser,loggers]'
 	@touch $@
 
 # The native trainer's tests under the address and undefined-behaviour sanitizers (minutes; needs gcc's libasan).

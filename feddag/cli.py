@@ -1,4 +1,4 @@
-"""feddag run | compare | fields | sign | group | data | bench | flower: each a thin layer over Python functions."""
+"""feddag run | compare | report | fields | sign | group | data | bench | flower: thin layers over Python functions."""
 
 import errno
 import gc
@@ -54,6 +54,7 @@ PartitionOption = Annotated[str | None, typer.Option(help="how clients get their
 ClientsOption = Annotated[int | None, typer.Option(help="number of clients")]
 RoundsOption = Annotated[int | None, typer.Option(help="communication rounds")]
 SeedOption = Annotated[int | None, typer.Option(help="everything random follows from it")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="leave out the page to look at")]
 RunsOption = Annotated[Path, typer.Option(help="folder of run directories")]
 
 
@@ -103,6 +104,7 @@ def run(
     settings: Settings = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="run directory to make")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN_DIR", help="go on with an unfinished run")] = None,
+    no_report: NoReport = False,
 ) -> None:
     """Run one experiment and leave everything in a run directory."""
     flags = {"dataset": dataset, "partition": partition, "method": method, "clients": clients}
@@ -130,6 +132,10 @@ def run(
     show_results(console, [finished.result], chosen)
     show_clustering(console, finished.result)
     say(console, f"run directory: {directory}")
+    if not no_report:
+        from feddag.report import write_report
+
+        say(console, f"report: {write_report(directory)}")
 
 
 @app.command()
@@ -174,6 +180,21 @@ def compare(
         stop("the disk is full; make room, and the same command goes on where it was", 1)
     if json_file:
         write_atomically(json_file, json.dumps(found, indent=1) + "\n")
+
+
+@app.command()
+def report(
+    directories: Annotated[list[Path], typer.Argument(metavar="RUN_DIR...", help="one run, or several to compare")],
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="RUN_DIR/report.html, or comparison.html")] = None,
+) -> None:
+    """Write one page to look at: of a run, or of several side by side."""
+    from feddag.report import read_left, write_comparison, write_report
+
+    if len(directories) == 1:
+        written = write_report(directories[0], out)
+    else:
+        written = write_comparison([read_left(each) for each in directories], out or Path("comparison.html"))
+    say(console, f"report: {written}")
 
 
 @app.command()

@@ -1,7 +1,8 @@
 """What a run leaves on disk, and how it is read back. Nothing is unpickled; a file is written whole or not at all.
 
-A run directory holds experiment.toml (written first), partition.npz, history.jsonl (a line a round), checkpoints/,
-states/ (what clients remember, by client and round) and, at the end, result.json.
+A run directory holds experiment.toml (written first), partition.npz, grouping.safetensors (what led to the groups),
+history.jsonl (a line a round), checkpoints/, states/ (what clients remember, by client and round) and, at the end,
+result.json.
 """
 
 import contextlib
@@ -85,6 +86,7 @@ class RunDirectory:
         self.experiment = path / "experiment.toml"
         self.partition = path / "partition.npz"
         self.history = path / "history.jsonl"
+        self.grouping = path / "grouping.safetensors"
         self.result = path / "result.json"
         self._needed: dict[Path, set[Path]] = {}  # by checkpoint: the client states it refers to
 
@@ -100,8 +102,10 @@ class RunDirectory:
             yield
 
     def read_history(self) -> list[Record]:
-        """The rounds recorded so far."""
-        return [json.loads(line) for line in self.history.read_text().splitlines()] if self.history.exists() else []
+        """The rounds recorded so far; a line without an end is still being written."""
+        if not self.history.exists():
+            return []
+        return [json.loads(line) for line in self.history.read_text().split("\n")[:-1]]
 
     def read_result(self) -> Record | None:
         """The result, if the run has finished."""

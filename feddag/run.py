@@ -30,7 +30,7 @@ from feddag.engines.local import LocalEngine, Workplace
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
 from feddag.federation import ClientId, Engine, Federation, Job, Own, Ref, Step, Traffic, kept
-from feddag.history import Record, RunDirectory, write_atomically
+from feddag.history import Record, RunDirectory, save_tree, write_atomically
 from feddag.models import DualEncoder, Model, ModelSpec, default_model
 from feddag.native import Network
 
@@ -220,6 +220,8 @@ class Setting:
     partition_checksum: str | None = None
     class_counts: NDArray[np.int64] | None = None
     """How many samples of each class each client holds, where that is known: clients x classes."""
+    classes: tuple[str, ...] | None = None
+    """What the classes are called, where that is known."""
     minimum: int = 0
     """Fewest usable answers of an exchange; with fewer the run stops and can be resumed."""
 
@@ -235,6 +237,7 @@ class Setting:
             held_out=partition.held_out,
             partition_checksum=partition.checksum(),
             class_counts=count_classes(dataset, partition),
+            classes=dataset.classes,
         )
 
 
@@ -266,12 +269,14 @@ class _Loop:
         self.present: tuple[ClientId, ...] = ()
         self.began = time.perf_counter()
         self.seconds_before = 0.0  # spent before a resume
+        self.explained: dict[ClientId, int] | None = None  # the groups that grouping.safetensors tells about
 
     def run_to_end(self, resume: bool) -> Record:
         done = self._restore() if resume else None
         if done is None:
             self.present = self.federation.clients
             self.method.start(self.federation)
+            self._explain()
             self._checkpoint(0)
         for number in range((done or 0) + 1, self.experiment.rounds + 1):
             began = time.perf_counter()
@@ -282,6 +287,8 @@ class _Loop:
             record = self._record(number)
             record["seconds"] = round(time.perf_counter() - began, 4)
             self.files.append(record)
+            if self.method.clusters() != self.explained:
+                self._explain()
             self._checkpoint(number)
             if self.observer:
                 self.observer(record)
@@ -294,6 +301,12 @@ class _Loop:
             self.method.leave(self.federation, gone)
         if newcomers := sorted(set(self.present) - set(before)):
             self.method.join(self.federation, newcomers)
+
+    def _explain(self) -> None:
+        """Write down what a report needs beside the history: what led to the groups, and who holds which classes."""
+        known = {"class_counts": self.setting.class_counts, "classes": self.setting.classes}
+        save_tree(self.files.grouping, self.method.evidence() | known)
+        self.explained = _copied(self.method.clusters())
 
     def _record(self, number: int) -> Record:
         clients = self.present
@@ -374,6 +387,7 @@ class _Loop:
         self.method.load_state_dict(tree["method"])
         self.engine.restore(states)
         self.present = tuple(tree["present"])
+        self.explained = _copied(self.method.clusters())
         self.federation.traffic = Traffic(**{name: Counter(counts) for name, counts in tree["traffic"].items()})
         return int(tree["round"])
 
@@ -460,6 +474,10 @@ def _worthwhile_workers(experiment: Experiment, partition: Partition, place: Wor
     parameters = sum(weights.numel() for weights in place.model.build().state_dict().values())
     work = experiment.rounds * experiment.participation * samples * parameters
     return len(os.sched_getaffinity(0)) if work > SMALL_RUN or place.network is not None else 1
+
+
+def _copied(clusters: dict[ClientId, int] | None) -> dict[ClientId, int] | None:
+    return None if clusters is None else dict(clusters)
 
 
 def _block(scores: Sequence[float]) -> Accuracy | None:

@@ -67,6 +67,10 @@ class Method(ABC):
         """The group of each client; None for a method that makes no groups."""
         return None
 
+    def evidence(self) -> dict[str, Any]:
+        """What led to the groups, as arrays, numbers and text, for a report."""
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         """All that the method remembers."""
         return {name: value for name, value in vars(self).items() if not name.startswith("_")}

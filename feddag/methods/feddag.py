@@ -401,6 +401,18 @@ class FedDAG(Method):
     def clusters(self) -> dict[ClientId, int]:
         return self.labels
 
+    def evidence(self) -> dict[str, Any]:
+        """The grouping of the founders, what every client says it holds, and who learns from whom now."""
+        grouping, first = self._known(), len(self.founders)
+        arrays = grouping.to_arrays()
+        return arrays | {
+            "clients": list(self.founders),
+            "labels": arrays["labels"][:first],
+            "weights": {name: values[:first] for name, values in arrays["weights"].items()},
+            "graph": list(self.graph) if self.sharing else [],
+            "counts": {client: arrays["counts"] for client, arrays in self.signatures.items()},
+        }
+
 
 class FedDAGStar(FedDAG):
     """Grouping only: a single encoder and head per cluster."""

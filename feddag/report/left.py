@@ -1,0 +1,82 @@
+"""What a run has left so far, read for a report."""
+
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feddag.data.partitions import Partition
+from feddag.errors import FeddagError
+from feddag.federation import ClientId
+from feddag.history import DamagedError, Record, RunDirectory, load_tree
+
+
+@dataclass(frozen=True)
+class Left:
+    """Everything of a run that a report shows. All but the experiment may be missing while the run is under way."""
+
+    name: str
+    experiment: dict[str, Any]
+    toml: str = ""
+    result: Record | None = None
+    history: list[Record] = field(default_factory=list)
+    evidence: dict[str, Any] = field(default_factory=dict)
+    names: tuple[str, ...] = ()
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are done."""
+        return len(self.history)
+
+    def clusters(self) -> dict[ClientId, int]:
+        """The group of each client now; empty for a method that makes no groups."""
+        if self.result and self.result["clusters"] and len(self.result["clusters"]) == self.result["clients"]:
+            return dict(enumerate(self.result["clusters"]))
+        for record in self.history[-1:]:
+            if record["clusters"] is not None:
+                return dict(zip(record["clients"], record["clusters"], strict=True))
+        labels = self.evidence.get("labels", ())
+        return {client: int(label) for client, label in zip(self.evidence.get("clients", ()), labels, strict=True)}
+
+    def counts(self) -> dict[ClientId, list[int]]:
+        """How many samples of each class each client holds: from the data, or as the client said."""
+        known = self.evidence.get("class_counts")
+        if known is not None:
+            return dict(enumerate(np.asarray(known, np.int64).tolist()))
+        told = self.evidence.get("counts", {})
+        return {client: np.asarray(counts, np.int64).tolist() for client, counts in sorted(told.items())}
+
+    def class_names(self) -> list[str]:
+        """What the classes are called; their numbers where they have no names."""
+        held = next(iter(self.counts().values()), [])
+        names = self.evidence.get("classes") or map(str, range(len(held)))
+        return [f"class {name}" if name.isdigit() else name for name in names]
+
+    def client_name(self, client: ClientId) -> str:
+        """The number, and the name if there is one that says more."""
+        name = self.names[client] if client < len(self.names) else ""
+        return f"client {client}" if name in ("", str(client)) else f"client {client} · {name}"
+
+
+def read_left(directory: Path) -> Left:
+    """Read a run directory, whether the run has finished or not."""
+    files = RunDirectory(directory)
+    if not files.experiment.exists():
+        raise FeddagError(f"'{directory}' is not a run directory: it has no experiment.toml")
+    try:
+        toml = files.experiment.read_text(encoding="utf-8")
+        experiment = tomllib.loads(toml)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError):
+        raise FeddagError(f"'{files.experiment}' is damaged: it is not valid TOML") from None
+    try:
+        history = files.read_history()
+    except ValueError:
+        raise FeddagError(f"'{files.history}' is damaged: a line of it is not JSON") from None
+    try:
+        evidence = load_tree(files.grouping) if files.grouping.exists() else {}
+    except DamagedError as error:
+        raise FeddagError(f"'{files.grouping}' is damaged: {error}") from None
+    names = Partition.load(files.partition).names if files.partition.exists() else ()
+    return Left(directory.resolve().name, experiment, toml, files.read_result(), history, evidence, names)

@@ -1,0 +1,164 @@
+"""The pages in a real Chromium: `make test-report`. Skipped where there is no Chromium or no Playwright."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feddag.report import write_report
+from feddag.report.page import page as page_of
+from feddag.report.run import run_document
+from tests.report.conftest import HOSTILE, made_by_hand
+from tests.report.test_run import ALL_FIGURES
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+if not os.environ.get("FEDDAG_TEST_BROWSER"):
+    pytest.skip("browser tests run with `make test-report`", allow_module_level=True)
+if CHROMIUM is None:
+    pytest.skip("there is no Chromium on this machine; on Debian: apt-get install chromium", allow_module_level=True)
+sync_api = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed: pip install playwright")
+PATIENCE = 120_000  # milliseconds: the machine may be busy
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE)
+        yield started
+        started.close()
+
+
+class Opened:
+    """A page, with everything it complained about and asked for."""
+
+    def __init__(self, browser: Any, scheme: str = "light") -> None:
+        context = browser.new_context(color_scheme=scheme, viewport={"width": 1100, "height": 900})
+        self.page = context.new_page()
+        self.page.set_default_timeout(PATIENCE)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def open(self, address: str) -> Any:
+        self.page.goto(address)
+        self.page.wait_for_selector("body[data-drawn]")
+        return self.page
+
+    def outside(self) -> list[str]:
+        return [url for url in self.requests[1:] if not url.startswith(("data:", "blob:"))]
+
+
+@pytest.fixture
+def opened(browser: Any) -> Iterator[Opened]:
+    made = Opened(browser)
+    yield made
+    made.page.context.close()
+
+
+def write(left: Any, path: Path) -> str:
+    path.write_text(page_of(run_document(left)), encoding="utf-8")
+    return path.as_uri()
+
+
+def hover(page: Any, figure: str, what: str, number: int = 0) -> str:
+    """What the figure says under the pointer."""
+    mark = page.locator(f"#{figure} {what}").nth(number)
+    mark.scroll_into_view_if_needed()
+    box = mark.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2 + 1, box["y"] + box["height"] / 2 + 1)
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    label = page.locator(f"#{figure} .hoverlayer .hovertext").first
+    label.wait_for()
+    return str(label.text_content())
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_page_opens_from_disk_silently_with_every_figure(browser: Any, real_run: Path, scheme: str) -> None:
+    opened = Opened(browser, scheme)
+    page = opened.open(write_report(real_run).as_uri())
+    for figure in ALL_FIGURES:
+        assert page.locator(f"#{figure} .main-svg").count(), figure
+        drawn = page.locator(f"#{figure} .scatterlayer path, #{figure} .heatmaplayer image, #{figure} .barlayer path")
+        assert drawn.count(), figure
+    ink = page.evaluate("getComputedStyle(document.querySelector('#accuracy .xtitle')).fill")
+    assert ink == {"light": "rgb(29, 33, 37)", "dark": "rgb(232, 234, 237)"}[scheme]
+    assert opened.complaints == [] and opened.outside() == []
+    page.context.close()
+
+
+def test_pointing_tells_and_choosing_switches(opened: Opened, tmp_path: Path) -> None:
+    page = opened.open(write(made_by_hand(12), tmp_path / "page.html"))
+    assert "accuracy 0." in hover(page, "scores", ".points path", 0)
+    assert "cluster 0: 3 clients" in hover(page, "graph", ".trace:nth-child(2) .points path", 0)
+    assert "distance" in hover(page, "proximity", ".heatmaplayer image")
+    page.focus("#proximity-choice")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Tab")
+    shown = "document.getElementById('proximity').data.map((trace) => trace.visible)"
+    assert page.evaluate(shown) == [False, True, False, False]
+
+
+def test_clients_are_sorted_and_found(opened: Opened, tmp_path: Path) -> None:
+    left = made_by_hand(40, tuple(f"name {number}" for number in range(40)))
+    page = opened.open(write(left, tmp_path / "page.html"))
+    names = page.locator("#clients-table thead th").all_text_contents()
+    column = names.index("accuracy")
+
+    def values() -> list[float]:
+        return [float(v) for v in page.locator(f"#clients-table td:nth-child({column + 1})").all_text_contents()]
+
+    button = page.locator("#clients-table thead button").nth(column)
+    button.focus()
+    page.keyboard.press("Enter")
+    assert values() == sorted(values()) and len(values()) == 40
+    page.keyboard.press("Enter")
+    assert values() == sorted(values(), reverse=True)
+    assert page.locator("#clients-table th").nth(column).get_attribute("aria-sort") == "descending"
+    page.fill("#clients-table-search", "name 17")
+    assert page.locator("#clients-table tbody tr").count() == 1
+    page.fill("#clients-table-search", "7")  # a client's number finds it, and names with a 7
+    found = page.locator("#clients-table td:nth-child(1)").all_text_contents()
+    assert sorted(map(int, found)) == [7, 17, 27, 37]
+
+
+def test_hostile_names_are_text(opened: Opened, tmp_path: Path) -> None:
+    page = opened.open(write(made_by_hand(8, HOSTILE, word=HOSTILE[1]), tmp_path / "page.html"))
+    shown = page.locator("#clients-table td:nth-child(2)").all_text_contents()
+    assert shown[: len(HOSTILE)] == list(HOSTILE)
+    assert "taken" not in page.title().replace(HOSTILE[1], "")
+    assert page.locator("main img").count() == 0
+    assert page.evaluate("document.scripts.length") == 3
+    labels = page.locator("#classes .ytick text").all_text_contents()
+    assert any("client 0 · <script>document" in label for label in labels)
+    assert "x" * 20 + "…" not in page.locator("#clients-table").text_content()  # only figures shorten
+    width = page.evaluate("document.documentElement.scrollWidth")
+    assert width <= 1100  # a long name does not push the page out of the window
+    assert opened.complaints == [] and opened.outside() == []
+
+
+def test_a_thousand_clients_stay_usable(opened: Opened, tmp_path: Path) -> None:
+    page = opened.open(write(made_by_hand(1000, rounds=20), tmp_path / "page.html"))
+    assert page.locator("#clients-table tbody tr").count() == 300
+    page.fill("#clients-table-search", "987")
+    assert page.locator("#clients-table td:nth-child(1)").all_text_contents() == ["987"]
+    page.fill("#clients-table-search", "")
+    page.click("#clients-table-more")
+    assert page.locator("#clients-table tbody tr").count() == 1000
+    assert opened.complaints == []
+
+
+def test_the_page_can_be_printed_and_walked_by_keyboard(opened: Opened, tmp_path: Path) -> None:
+    page = opened.open(write(made_by_hand(8), tmp_path / "page.html"))
+    reached = set()
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id || document.activeElement.getAttribute('href')"))
+    assert {"#content", "#learning", "accuracy", "proximity-choice", "clients-table-search"} <= reached
+    assert page.pdf().startswith(b"%PDF")
+    page.emulate_media(media="print")
+    assert not page.locator("nav").is_visible() and page.locator("#accuracy .main-svg").first.is_visible()

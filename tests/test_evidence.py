@@ -1,0 +1,29 @@
+"""What led to the groups is in the run directory, from the start on and whenever the groups change."""
+
+from pathlib import Path
+
+import numpy as np
+
+import feddag
+from feddag.history import load_tree
+
+QUICK = {"clients": 6, "groups": 3, "epochs": 1, "rounds": 2, "workers": 1}
+
+
+def test_feddag_leaves_what_its_report_shows(tmp_path: Path) -> None:
+    run = feddag.run(feddag.Experiment(**QUICK, holdout=0.2), tmp_path / "r")
+    evidence = load_tree(tmp_path / "r/grouping.safetensors")
+    first = len(evidence["clients"])
+    assert first == 6 - len(run.result["held_out"])
+    assert len(evidence["distances"]) == first * (first - 1) // 2 and evidence["merges"].shape == (first - 1, 4)
+    assert {name: len(view) for name, view in evidence["views"].items()}.keys() == {"classes", "data", "gradient"}
+    np.testing.assert_allclose(sum(evidence["weights"].values()), np.ones(first), atol=1e-6)
+    assert all(learner != source for learner, source in evidence["graph"])
+    assert evidence["class_counts"].shape == (6, 10)
+    for client in evidence["clients"]:
+        assert evidence["counts"][client].tolist() == evidence["class_counts"][client].tolist()
+
+
+def test_a_method_without_groups_still_says_who_holds_what(tmp_path: Path) -> None:
+    feddag.run(feddag.Experiment(**QUICK, method="fedavg"), tmp_path / "r")
+    assert set(load_tree(tmp_path / "r/grouping.safetensors")) == {"class_counts", "classes"}
