@@ -27,7 +27,13 @@ def feddag(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str
 
 
 def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([*FEDDAG, *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(
+        [*FEDDAG, *map(str, arguments)],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - a shell's background jobs ignore it
+    )
 
 
 def wait_for_rounds(history: Path, rounds: int, process: subprocess.Popen[bytes]) -> None:
