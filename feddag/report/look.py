@@ -51,12 +51,12 @@ def short(name: str, longest: int = LONGEST_NAME) -> str:
 
 
 def plain(text: str, longest: int = LONGEST_NAME) -> str:
-    """Text for a figure, which would take tags for markup; set apart so that its writing direction stays its own.
+    """Text for a figure, which would take tags for markup and dollars for formulas; its writing direction is its own.
 
     >>> plain("<b>")
     '\\u2068&lt;b&gt;\\u2069'
     """
-    return f"\u2068{html.escape(short(text, longest))}\u2069"
+    return f"\u2068{html.escape(short(text, longest)).replace('$', '&#36;')}\u2069"
 
 
 def packed(array: NDArray[Any]) -> dict[str, Any]:
