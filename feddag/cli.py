@@ -153,6 +153,7 @@ def compare(
     keep: Annotated[bool, typer.Option("--keep", help="also keep each result in --results")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="run even what has a result")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="also write all results here")] = None,
+    no_report: NoReport = False,
 ) -> None:
     """Run several methods on identical partitions: one table, mean ± std over seeds.
 
@@ -180,6 +181,12 @@ def compare(
         stop("the disk is full; make room, and the same command goes on where it was", 1)
     if json_file:
         write_atomically(json_file, json.dumps(found, indent=1) + "\n")
+    if not no_report:
+        from feddag.report import left_of, write_comparison
+
+        pairs = zip(experiments, found, strict=True)
+        written = write_comparison([left_of(*pair, runs) for pair in pairs], runs / "comparison.html")
+        say(console, f"report: {written}")
 
 
 @app.command()

@@ -5,11 +5,11 @@ from pathlib import Path
 
 from feddag.history import write_atomically
 from feddag.report.comparison import comparison_document
-from feddag.report.left import Left, read_left
+from feddag.report.left import Left, left_of, read_left
 from feddag.report.page import page
 from feddag.report.run import run_document
 
-__all__ = ["Left", "read_left", "write_comparison", "write_report"]
+__all__ = ["Left", "left_of", "read_left", "write_comparison", "write_report"]
 
 
 def write_report(directory: Path, out: Path | None = None) -> Path:

@@ -9,6 +9,7 @@ import numpy as np
 
 from feddag.data.partitions import Partition
 from feddag.errors import FeddagError
+from feddag.experiment import Experiment
 from feddag.federation import ClientId
 from feddag.history import DamagedError, Record, RunDirectory, load_tree
 
@@ -58,6 +59,14 @@ class Left:
         """The number, and the name if there is one that says more."""
         name = self.names[client] if client < len(self.names) else ""
         return f"client {client}" if name in ("", str(client)) else f"client {client} · {name}"
+
+
+def left_of(experiment: Experiment, result: Record, runs: Path) -> Left:
+    """What the run of this result has left in a folder of runs; the result alone where only that was kept."""
+    for directory in sorted(runs.glob("*/")):
+        if RunDirectory(directory).result.exists() and RunDirectory(directory).read_result() == result:
+            return read_left(directory)
+    return Left(experiment.title(), experiment.resolved(), experiment.to_toml(), result)
 
 
 def read_left(directory: Path) -> Left:

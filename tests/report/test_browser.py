@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from feddag.report import write_report
+from feddag.report import write_comparison, write_report
 from feddag.report.page import page as page_of
 from feddag.report.run import run_document
 from tests.report.conftest import HOSTILE, made_by_hand
+from tests.report.test_comparison import finished
 from tests.report.test_run import ALL_FIGURES
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -163,3 +164,16 @@ def test_the_page_can_be_printed_and_walked_by_keyboard(opened: Opened, tmp_path
     assert page.pdf().startswith(b"%PDF")
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible() and page.locator("#accuracy .main-svg").first.is_visible()
+
+
+def test_a_comparison_opens_silently_and_its_axes_can_be_chosen(opened: Opened, tmp_path: Path) -> None:
+    runs = [finished(method, seed, 0.8, lr=1) for method in ("a", HOSTILE[0]) for seed in (0, 1)]
+    page = opened.open(write_comparison([*runs, finished("a", 0, 0.7, lr=3)], tmp_path / "c.html").as_uri())
+    for figure in ("settings", "curves-0", "pairs-0"):
+        assert page.locator(f"#{figure} .main-svg").count(), figure
+    title = page.locator("#curves-0 .xtitle")
+    assert title.text_content() == "round"
+    page.select_option("#curves-0-choice", label="megabytes")
+    assert title.text_content() == "MB per client, up and down"
+    assert "seed 0" in hover(page, "pairs-0", ".points path")
+    assert opened.complaints == [] and opened.outside() == []

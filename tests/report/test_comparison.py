@@ -1,0 +1,95 @@
+"""What a comparison's page says."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import plotly.graph_objects
+import pytest
+
+import feddag
+from feddag.errors import FeddagError
+from feddag.report import left_of, write_comparison
+from feddag.report.comparison import clearly_best, comparison_document
+from feddag.report.left import Left
+from tests.report.conftest import HOSTILE, made_by_hand
+from tests.report.test_run import drawn
+
+
+def finished(method: str, seed: int, accuracy: float, **fields: object) -> Left:
+    """A run of four clients that all have this accuracy."""
+    left = made_by_hand(4, word="digits")
+    block = {"mean": accuracy, "std": 0.0, "worst_decile": accuracy, "per_client": [accuracy] * 4}
+    result = left.result | {"method": method, "seed": seed, "accuracy": block, "accuracy_finetuned": None}
+    return replace(left, result=result, experiment=left.experiment | {"method": method, "seed": seed} | fields)
+
+
+def table(document, section: str) -> list[list]:
+    return next(part["table"]["rows"] for part in document["sections"] if part["id"] == section)
+
+
+def test_mean_and_spread_by_hand_and_a_star_only_beyond_the_spread() -> None:
+    runs = [finished("a", 0, 0.8), finished("a", 1, 0.9), finished("b", 0, 0.5), finished("b", 1, 0.5)]
+    first, second = table(comparison_document(runs), "setting-0")
+    assert (first[0], first[1], first[2]) == (
+        "a",
+        2,
+        {"text": "0.850 ± 0.071", "sort": 0.8500000000000001, "strong": True},
+    )
+    assert second[2]["text"] == "0.500 ± 0.000" and not second[2]["strong"]
+    assert first[4] == {"text": "–", "sort": None, "strong": False}
+    assert [row[8]["text"] for row in (first, second)] == ["1.5 ± 0.0", "1.5 ± 0.0"]
+    assert not any(row[8]["strong"] for row in (first, second))
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [([[0.9, 0.9], [0.8, 0.8]], 0), ([[0.7, 0.9], [0.6, 0.8]], None), ([[0.5], [0.9]], None), ([[0.5, 0.6]], None)],
+)
+def test_who_is_clearly_best(scores: list[list[float]], best: int | None) -> None:
+    assert clearly_best(scores) == best
+
+
+def test_settings_and_variants_are_told_apart_by_what_differs() -> None:
+    runs = [
+        finished("a", 0, 0.8, lr=0.1, mu=1),
+        finished("a", 0, 0.8, lr=0.1, mu=2),
+        finished("a", 0, 0.7, lr=0.2, mu=2),
+    ]
+    document = comparison_document(runs)
+    assert [row[0] for row in table(document, "summary")] == [
+        "digits, label-skew, 4 clients, lr = 0.1",
+        "digits, label-skew, 4 clients, lr = 0.2",
+    ]
+    assert [row[0] for row in table(document, "setting-0")] == ["a, mu = 1", "a, mu = 2"]
+
+
+def test_clients_are_compared_only_on_the_same_partition() -> None:
+    one, other = finished("a", 0, 0.8), finished("b", 0, 0.9)
+    figure = drawn(comparison_document([one, other]))["pairs-0"]
+    assert (figure["data"][0]["x"], figure["data"][0]["y"]) == ([0.8] * 4, [0.9] * 4)
+    assert "4 of 4 better" in figure["choices"]["of"][0]["layout"]["title"]["text"]
+    strange = replace(other, result=other.result | {"partition_checksum": "another"})
+    assert "pairs-0" not in drawn(comparison_document([one, strange]))
+
+
+def test_plotly_accepts_each_figure_whatever_methods_are_called() -> None:
+    runs = [finished(name, seed, 0.8) for name in HOSTILE for seed in (0, 1)] + [finished("b", 0, 0.7, lr=3)]
+    for figure in drawn(comparison_document(runs)).values():
+        for choice in figure.get("choices", {"of": [{}]})["of"]:
+            layout = figure["layout"] | choice.get("layout", {})
+            plotly.graph_objects.Figure(json.loads(json.dumps({"data": figure["data"], "layout": layout})))
+
+
+def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(FeddagError, match="run 'by-hand' has not finished"):
+        write_comparison([made_by_hand(4), replace(made_by_hand(4), result=None)], tmp_path / "c.html")
+
+
+def test_a_kept_result_has_no_history_and_a_run_has(tmp_path: Path) -> None:
+    experiment = feddag.Experiment(clients=4, groups=2, rounds=1, epochs=1, workers=1, method="fedavg")
+    run = feddag.run(experiment, tmp_path / "runs/one")
+    assert left_of(experiment, run.result, tmp_path / "runs").rounds == 1
+    alone = left_of(experiment, run.result, tmp_path / "elsewhere")
+    assert alone.rounds == 0
+    assert {part["id"] for part in comparison_document([alone, alone])["sections"]} == {"setting-0"}
