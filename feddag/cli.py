@@ -1,4 +1,4 @@
-"""feddag run | compare | report | fields | sign | group | data | bench | flower: thin layers over Python functions."""
+"""The `feddag` program: every command is a thin layer over the Python functions."""
 
 import errno
 import gc
@@ -23,8 +23,9 @@ from feddag.data.readers import read_npz
 from feddag.engines.flower.commands import app as flower_app
 from feddag.errors import FeddagError
 from feddag.experiment import DEFAULT_METHOD, Experiment, parse_setting, read_experiment, read_experiments
-from feddag.history import RunDirectory, free_directory, write_atomically
+from feddag.history import Record, RunDirectory, free_directory, write_atomically
 from feddag.methods import all_methods
+from feddag.run import Observer
 from feddag.run import run as run_experiment
 from feddag.screen import progress, say, show_clients, show_clustering, show_results, show_table
 from feddag.server.grouping import FUSIONS, group
@@ -76,6 +77,16 @@ def read(file: Path | None, settings: list[str] | None, **flags: Any) -> Experim
     return read_experiment(file, given(settings, **flags))
 
 
+def all_of(observers: Sequence[Observer]) -> Observer:
+    """One observer that tells several."""
+
+    def tell(record: Record) -> None:
+        for observer in observers:
+            observer(record)
+
+    return tell
+
+
 def show_version(wanted: bool) -> None:
     """Say the version and end."""
     if wanted:
@@ -105,6 +116,7 @@ def run(
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="run directory to make")] = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN_DIR", help="go on with an unfinished run")] = None,
     no_report: NoReport = False,
+    log: Annotated[str, typer.Option(metavar="NAMES", help="also write tensorboard, mlflow or both")] = "",
 ) -> None:
     """Run one experiment and leave everything in a run directory."""
     flags = {"dataset": dataset, "partition": partition, "method": method, "clients": clients}
@@ -119,9 +131,15 @@ def run(
         chosen = read(experiment, settings, **flags)
         directory = out or free_directory(Path("runs") / chosen.title())
     say_trainer(chosen)
+    observers: list[Observer] = []
+    if log:
+        from feddag.report.loggers import loggers
+
+        observers += loggers(log, directory, chosen)
     try:
-        with progress(console, chosen.method, chosen.rounds) as observer:
-            finished = run_experiment(chosen, directory, resume=resume is not None, observer=observer)
+        with progress(console, chosen.method, chosen.rounds) as bar:
+            observers.append(bar)
+            finished = run_experiment(chosen, directory, resume=resume is not None, observer=all_of(observers))
     except KeyboardInterrupt:
         begun = RunDirectory(directory).experiment.exists()
         stop(f"stopped; go on with: feddag run --resume {directory}" if begun else "stopped before it began", 130)
@@ -202,6 +220,31 @@ def report(
     else:
         written = write_comparison([read_left(each) for each in directories], out or Path("comparison.html"))
     say(console, f"report: {written}")
+
+
+@app.command()
+def show(directory: Annotated[Path, typer.Argument(metavar="RUN_DIR")]) -> None:
+    """Print the essentials of a run, finished or under way."""
+    from feddag.report import read_left
+    from feddag.report.terminal import show_run
+
+    show_run(console, read_left(directory))
+
+
+@app.command()
+def watch(
+    directory: Annotated[Path, typer.Argument(metavar="RUN_DIR")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free one")] = 0,
+) -> None:
+    """Serve a live page of a run under way to a browser on this machine, until the run ends."""
+    from feddag.report.watch import Watch
+
+    watched = Watch(directory, port)
+    say(console, f"watching {directory}: {watched.address} (Ctrl-C ends it, not the run)")
+    try:
+        say(console, f"the run has {watched.serve_to_end().said}")
+    except KeyboardInterrupt:
+        stop("no longer watching", 130)
 
 
 @app.command()

@@ -14,6 +14,7 @@ from feddag.report.run import run_document
 from tests.report.conftest import HOSTILE, made_by_hand
 from tests.report.test_comparison import finished
 from tests.report.test_run import ALL_FIGURES
+from tests.report.test_watch import watched_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 if not os.environ.get("FEDDAG_TEST_BROWSER"):
@@ -175,5 +176,19 @@ def test_a_comparison_opens_silently_and_its_axes_can_be_chosen(opened: Opened, 
     assert title.text_content() == "round"
     page.select_option("#curves-0-choice", label="megabytes")
     assert title.text_content() == "MB per client, up and down"
-    assert "seed 0" in hover(page, "pairs-0", ".points path")
+    assert ", seed " in hover(page, "pairs-0", ".points path")
     assert opened.complaints == [] and opened.outside() == []
+
+
+def test_a_live_page_updates_itself_and_ends_with_the_run(opened: Opened, tmp_path: Path) -> None:
+    with watched_run(tmp_path, rounds=60) as (run, watcher, address):
+        page = opened.open(address)
+        page.wait_for_function("document.getElementById('state').textContent.startsWith('running')")
+        drawn = "document.getElementById('accuracy').data.at(-1).x.length"
+        before = page.evaluate(drawn)
+        page.wait_for_function(f"{drawn} > {before}")
+        assert run.wait(120) == 0
+        page.wait_for_function("document.getElementById('state').textContent === 'finished after 60 rounds'")
+        assert page.evaluate(drawn) == 60
+        assert watcher.wait(20) == 0
+    assert opened.complaints == [] and all(url.startswith((address, "data:")) for url in opened.requests)

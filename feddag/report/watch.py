@@ -1,0 +1,134 @@
+"""The live page of a run under way: served on this machine only, until the run ends."""
+
+import fcntl
+import json
+import threading
+import time
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from feddag.errors import FeddagError
+from feddag.history import RunDirectory
+from feddag.report.left import read_left
+from feddag.report.page import as_json, page
+from feddag.report.run import run_document
+
+LOOPBACK = "127.0.0.1"
+LOOK_EVERY = 0.5  # seconds between looks at the run directory
+LAST_LOOK = 5.0  # seconds that an open page is given to fetch the end of the run
+
+
+@dataclass(frozen=True)
+class State:
+    """Where the run is: what a page asks for twice a second."""
+
+    stamp: str
+    """Changes whenever there is something new to show."""
+    said: str
+    over: bool
+
+
+def state_of(directory: Path) -> State:
+    """Whether the run in this directory goes on, has finished or has stopped, and after which round."""
+    files = RunDirectory(directory)
+    running = is_running(directory)  # asked first: a run that ends while we look is then seen as running once more
+    rounds = files.history.read_bytes().count(b"\n") if files.history.exists() else 0
+    if files.result.exists():
+        return State(f"finished {rounds}", f"finished after {rounds} rounds", over=True)
+    if not running:
+        return State(f"stopped {rounds}", f"stopped after {rounds} rounds; it can be resumed", over=True)
+    changed = files.grouping.stat().st_mtime_ns if files.grouping.exists() else 0
+    return State(f"{rounds} {changed}", f"running, {rounds} rounds done", over=False)
+
+
+def is_running(directory: Path) -> bool:
+    """Whether a process runs in this directory: then it holds the lock, which we only touch to see."""
+    lock = directory / ".lock"
+    if not lock.exists():
+        return False
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
+
+
+class Watch:
+    """A server of one run's live page. It answers this machine alone, and only to the names of this machine."""
+
+    def __init__(self, directory: Path, port: int = 0) -> None:
+        read_left(directory)  # refuse what is no run directory before anything is served
+        self.directory = directory
+        self.seen_the_end = threading.Event()
+        try:
+            self.server = ThreadingHTTPServer((LOOPBACK, port), _handler(self))
+        except OSError as error:
+            raise FeddagError(
+                f"--port {port} cannot be used: {error.strerror}; allowed is any free port, or 0"
+            ) from None
+        self.server.daemon_threads = True
+
+    @property
+    def address(self) -> str:
+        """Where a browser finds the page."""
+        return f"http://{LOOPBACK}:{self.server.server_port}/"
+
+    def serve_to_end(self) -> State:
+        """Serve until the run is over and an open page has seen it."""
+        thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+        thread.start()
+        try:
+            while not (state := state_of(self.directory)).over:
+                time.sleep(LOOK_EVERY)
+            self.seen_the_end.wait(LAST_LOOK)
+        finally:
+            self.server.shutdown()
+            self.server.server_close()
+        return state
+
+    def answer(self, path: str) -> tuple[str, str] | None:
+        """What a path holds, with its type; None if there is no such path."""
+        if path == "/state.json":
+            state = state_of(self.directory)
+            return json.dumps(vars(state)), "application/json"
+        if path == "/document.json":
+            return as_json(run_document(read_left(self.directory))), "application/json"
+        if path == "/":
+            return page(run_document(read_left(self.directory)), live=True), "text/html"
+        return None
+
+
+def _handler(watch: Watch) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            host = self.headers.get("Host", "").rpartition(":")[0]
+            if host not in (LOOPBACK, "localhost"):  # another site's name that was pointed at this machine
+                return self.send_error(403)
+            try:
+                found = watch.answer(self.path.partition("?")[0])
+            except FeddagError:
+                return self.send_error(503)  # a file is being replaced: the page asks again
+            if found is None:
+                return self.send_error(404)
+            content, kind = found[0].encode(), found[1]
+            self.send_response(200)
+            for name, value in {
+                "Content-Type": f"{kind}; charset=utf-8",
+                "Content-Length": str(len(content)),
+                "Cache-Control": "no-store",
+                "X-Content-Type-Options": "nosniff",
+            }.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(content)
+            if self.path.startswith(("/document.json?finished", "/document.json?stopped")):
+                watch.seen_the_end.set()
+            return None
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            """Nothing: the terminal belongs to the person."""
+
+    return Handler
