@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from feddag.client.signature import Signature, principal_vectors
 from feddag.server.clustering import Labels
@@ -44,6 +43,8 @@ def demand_and_supply(counts: NDArray[np.int64], labels: Labels) -> tuple[NDArra
     >>> demand.tolist(), supply.tolist()
     ([[2.0, 1.0, 2.0], [1.0, 1.0, 1.0]], [[1.0, 2.0, 0.0], [1.0, 0.0, 0.0]])
     """
+    from scipy.stats import rankdata  # here, because importing it takes half a second
+
     held = counts > 0
     kinds = held.sum(1, keepdims=True)
     ranks = rankdata(counts, axis=1) - 1 - (~held).sum(1, keepdims=True)  # the absent rank lowest
