@@ -32,12 +32,20 @@ $(READY): pyproject.toml constraints.txt setup.py $(wildcard feddag/native/src/*
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
+# What extras of pyproject.toml ask for, without compiling feddag again.
+define install_extras
+$(BIN)/python -c 'import sys, tomllib; \
+	extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	print(*(need for name in sys.argv[1:] for need in extras[name]), sep="\n")' $(1) | \
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement /dev/stdin
+endef
+
 # Real Flower programs on this machine (minutes; installs Flower into .venv, once).
 test-flower: $(VENV)/.flower
 	FEDDAG_TEST_FLOWER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/engines/test_flower_processes.py tests/engines/test_flower_guide.py
 
 $(VENV)/.flower: $(READY)
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[flower-simulation]'
+	@$(call install_extras,flower-simulation)
 	@touch $@
 
 # The pages in a real Chromium (a minute; installs Chromium where apt-get may, and Playwright into .venv, once).
@@ -48,7 +56,7 @@ $(VENV)/.browser: $(READY)
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && \
 		apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } || \
 		echo "there is no Chromium, and it cannot be installed here: its tests will be skipped"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser,loggers]'
+	@$(call install_extras,browser loggers)
 	@touch $@
 
 # The native trainer's tests under the address and undefined-behaviour sanitizers (minutes; needs gcc's libasan).
