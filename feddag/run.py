@@ -167,7 +167,8 @@ def run(
                 after = partition.drifted(experiment.drift_share, experiment.seed)
                 drift = experiment.drift_round, lay_out(dataset, after, experiment.seed, experiment.evaluate)
                 counts = count_classes(dataset, after)
-                setting = replace(setting, truth_at_end=after.truth, class_counts=counts)
+                drifting = partition.drifting(experiment.drift_share, experiment.seed)
+                setting = replace(setting, truth_at_end=after.truth, class_counts=counts, drifting=drifting)
             workers = experiment.workers or _worthwhile_workers(experiment, partition, place)
             engine = LocalEngine(data, place, workers, drift)
             result = run_on(engine, experiment, files, setting, resume, observer)
@@ -217,6 +218,8 @@ class Setting:
     truth_at_end: tuple[int, ...] | None = None
     """The same after the last round: clients may have drifted."""
     held_out: tuple[ClientId, ...] = ()
+    drifting: tuple[ClientId, ...] = ()
+    """Who holds other data after the drift."""
     partition_checksum: str | None = None
     class_counts: NDArray[np.int64] | None = None
     """How many samples of each class each client holds, where that is known: clients x classes."""
@@ -394,7 +397,7 @@ class _Loop:
     def _result(self) -> Record:
         clients = self.present
         history = self.files.read_history()
-        tail = history[-max(1, len(history) // 10) :]
+        tail = _tail(history)
         truth = self.setting.truth_at_end
         self.federation.begin_round(self.experiment.rounds + 1)
         blocks: dict[str, Accuracy | None] = {
@@ -424,6 +427,8 @@ class _Loop:
             "truth": None if truth is None else list(truth),
             "ari": clustering and clustering["ari"],
             "clustering": clustering,
+            "unseen_placed_right": None if clusters is None else self._placed_right(clusters),
+            "drift": self._drift(history) if self.setting.drifting else None,
             "bytes_up": traffic.up.total(),
             "bytes_down": traffic.down.total(),
             "bytes_by_phase": {"up": dict(traffic.up), "down": dict(traffic.down)},
@@ -432,6 +437,43 @@ class _Loop:
             "partition_checksum": self.setting.partition_checksum,
             "seconds": round(self._seconds(), 3),
             "versions": _versions() | {"trainer": self.setting.trainer},
+        }
+
+    def _placed_right(self, clusters: dict[ClientId, int]) -> float | None:
+        """The share of held-out clients whose group is, among those that trained, mostly of their own true group."""
+        truth, unseen = self.setting.truth_at_end, self.setting.held_out
+        if truth is None or not unseen:
+            return None
+        trained: dict[int, Counter[int]] = {}
+        for client in self.present:
+            if client in clusters and client not in unseen:
+                trained.setdefault(clusters[client], Counter())[truth[client]] += 1
+        mostly = {group: kinds.most_common(1)[0][0] for group, kinds in trained.items()}
+        right = sum(mostly.get(clusters[client]) == truth[client] for client in unseen if client in clusters)
+        return round(right / len(unseen), DECIMALS)
+
+    def _drift(self, history: Sequence[Record]) -> Record:
+        """Who noticed what, and what it cost: accuracy before the drift, in its round, and at the end."""
+        since, drifting = self.experiment.drift_round, set(self.setting.drifting)
+        alarms = [(client, round) for client, rounds in self.method.alarms().items() for round in rounds]
+        noticed = {client for client, round in alarms if client in drifting and round >= since}
+        others = [client for client in self.present if client not in drifting]
+        stages = {
+            "before": history[max(0, since - 2) : since - 1],
+            "at": history[since - 1 : since],
+            "after": _tail(history),
+        }
+
+        def curve(clients: Sequence[ClientId]) -> dict[str, float | None]:
+            return {name: _over_rounds(np.mean, part, clients).mean for name, part in stages.items() if part}
+
+        return {
+            "clients": len(drifting),
+            "noticed": len(noticed),
+            "missed": len(drifting - noticed),
+            "false_alarms": sum(client not in drifting or round < since for client, round in alarms),
+            "accuracy_drifting": curve(self.setting.drifting),
+            "accuracy_others": curve(others),
         }
 
     def _score(self, clusters: dict[ClientId, int]) -> Record:
@@ -489,6 +531,11 @@ def _scores(record: Record, clients: Sequence[ClientId]) -> list[float]:
     """A round's accuracies of these clients; nan for one that was not there, or had nothing to be scored on."""
     by_client = dict(zip(record["clients"], record["per_client"], strict=True))
     return [math.nan if by_client.get(client) is None else by_client[client] for client in clients]
+
+
+def _tail(history: Sequence[Record]) -> Sequence[Record]:
+    """The last tenth of the rounds: what the headline is about."""
+    return history[-max(1, len(history) // 10) :]
 
 
 def _over_rounds(summary: Callable[[Any], Any], records: Sequence[Record], clients: Sequence[ClientId]) -> Accuracy:

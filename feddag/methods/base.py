@@ -67,6 +67,10 @@ class Method(ABC):
         """The group of each client; None for a method that makes no groups."""
         return None
 
+    def alarms(self) -> dict[ClientId, list[int]]:
+        """The clients that the method took for drifted, each with the rounds in which it did."""
+        return {}
+
     def evidence(self) -> dict[str, Any]:
         """What led to the groups, as arrays, numbers and text, for a report."""
         return {}

@@ -121,6 +121,7 @@ class FedDAG(Method):
         """What a client uses that no group has taken in yet."""
         self.arrivals = 0
         self.watched: dict[ClientId, dict[str, Tensor]] = {}
+        self.alarmed: dict[ClientId, list[int]] = {}
 
     def _sign(self, federation: Federation, clients: Sequence[ClientId], first: Weights) -> dict[ClientId, Reply]:
         """Ask for signatures (lines 6-10); whoever does not answer is asked again when it next takes part."""
@@ -343,6 +344,7 @@ class FedDAG(Method):
                 f"moved from cluster {before} to {self.labels[client]}" if self.labels[client] != before else "stays"
             )
             self._tell(f"client {client} drifted and {moved}")
+            self.alarmed.setdefault(client, []).append(federation.round)
             now.pop(client)  # its next look is compared with its new group's model
         self.watched = {c: a for c, a in self.watched.items() if c not in shifted} | now
         federation.phase = "train"
@@ -400,6 +402,9 @@ class FedDAG(Method):
 
     def clusters(self) -> dict[ClientId, int]:
         return self.labels
+
+    def alarms(self) -> dict[ClientId, list[int]]:
+        return self.alarmed
 
     def evidence(self) -> dict[str, Any]:
         """The grouping of the founders, what every client says it holds, and who learns from whom now."""

@@ -376,6 +376,21 @@ def test_a_drift_in_a_real_run_is_followed_and_pays() -> None:
     assert followed.result["ari"] == 1 and ignored.result["ari"] < 1
     assert followed.accuracy.mean > ignored.accuracy.mean
     assert [e for record in followed.history for e in record["events"]]
+    seen, unseen = followed.result["drift"], ignored.result["drift"]
+    assert (seen["noticed"], seen["missed"], seen["false_alarms"]) == (seen["clients"], 0, 0)
+    assert (unseen["noticed"], unseen["missed"], unseen["false_alarms"]) == (0, unseen["clients"], 0)
+    assert unseen["accuracy_drifting"]["at"] < unseen["accuracy_others"]["at"]
+    assert seen["accuracy_drifting"]["after"] > unseen["accuracy_drifting"]["after"]
+
+
+def test_newcomers_are_placed_with_their_like() -> None:
+    run = feddag.run(feddag.Experiment(method="feddag-star", **DIGITS | {"holdout": 0.25, "rounds": 2}))
+    truth, groups = run.result["truth"], run.result["clusters"]
+    mates = {g: {truth[c] for c in run.result["participants"] if groups[c] == g} for g in set(groups)}
+    assert all(len(kinds) == 1 for kinds in mates.values())
+    right = [mates[groups[c]] == {truth[c]} for c in run.result["held_out"]]
+    assert run.result["unseen_placed_right"] == pytest.approx(sum(right) / len(right), abs=1e-6)
+    assert run.result["unseen_placed_right"] == 1
 
 
 def test_a_stopped_run_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
