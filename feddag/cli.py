@@ -27,7 +27,7 @@ from feddag.history import Record, RunDirectory, free_directory, write_atomicall
 from feddag.methods import all_methods
 from feddag.run import Observer
 from feddag.run import run as run_experiment
-from feddag.screen import progress, say, show_clients, show_clustering, show_results, show_table
+from feddag.screen import progress, say, show_changes, show_clients, show_clustering, show_results, show_table
 from feddag.server.grouping import FUSIONS, group
 
 app = typer.Typer(
@@ -149,6 +149,7 @@ def run(
         stop(f"the disk is full; make room and go on with: feddag run --resume {directory}", 1)
     show_results(console, [finished.result], chosen)
     show_clustering(console, finished.result)
+    show_changes(console, finished.result)
     say(console, f"run directory: {directory}")
     if not no_report:
         from feddag.report import write_report

@@ -129,6 +129,20 @@ def show_clustering(console: Console, result: Record) -> None:
     say(console, f"groups: {scores['found']} found, {true}; {', '.join(shown)}")
 
 
+def show_changes(console: Console, result: Record) -> None:
+    """A line on the clients that joined last, and one on those that drifted, if there were any."""
+    if unseen := result.get("accuracy_unseen"):
+        tuned, placed = result.get("accuracy_unseen_finetuned"), result.get("unseen_placed_right")
+        shown = [f"accuracy {unseen['mean']:.3f}"]
+        shown += [f"tuned {tuned['mean']:.3f}"] if tuned else []
+        shown += [f"{placed:.0%} placed with their like"] if placed is not None else []
+        say(console, f"joined last: {len(result['held_out'])} clients; {', '.join(shown)}")
+    if drift := result.get("drift"):
+        curve = ", ".join(f"{stage} {mean:.3f}" for stage, mean in drift["accuracy_drifting"].items())
+        alarms = f"{drift['noticed']} noticed, {drift['missed']} missed, {drift['false_alarms']} false alarms"
+        say(console, f"drifted: {drift['clients']} clients; {alarms}; their accuracy: {curve}")
+
+
 def show_clients(
     console: Console, counts: NDArray[np.int64], groups: Sequence[str], classes: Sequence[str], most: int = 100
 ) -> None:

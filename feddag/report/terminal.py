@@ -7,7 +7,7 @@ from rich.console import Console
 
 from feddag.report.left import Left
 from feddag.report.run import client_blocks, happenings
-from feddag.screen import RESULT_COLUMNS, result_row, say, show_clustering, show_table
+from feddag.screen import RESULT_COLUMNS, result_row, say, show_changes, show_clustering, show_table
 
 BARS = "▁▂▃▄▅▆▇█"
 LINES = 8
@@ -31,6 +31,7 @@ def show_run(console: Console, left: Left) -> None:
     if result:
         show_table(console, "", RESULT_COLUMNS, [result_row([result])])
         show_clustering(console, result)
+        show_changes(console, result)
     if not left.history:
         return
     means = [record["accuracy"]["mean"] for record in left.history]
