@@ -16,7 +16,7 @@ from feddag.client.work import LocalSettings, to_tensor
 from feddag.data.clients import ClientData
 from feddag.engines.local import LocalEngine, Workplace
 from feddag.federation import Federation, Weights
-from feddag.methods.feddag import HEAD, PRIMARY, SECONDARY, FedDAG
+from feddag.methods.feddag import HEAD, PRIMARY, SECONDARY, FedDAG, FedDAGSettings
 from feddag.models import ModelSpec
 from feddag.server.aggregate import mean_of
 
@@ -73,7 +73,7 @@ def _feddag(stack: contextlib.ExitStack, data: ClientData, place: Workplace) -> 
     engine = LocalEngine(data, place, CORES)
     stack.callback(engine.close)
     federation = Federation(engine, SPEC, 0, 1.0)
-    method = FedDAG(FedDAG.Settings(balanced=False))
+    method = FedDAG(FedDAGSettings(balanced=False, classifier="source"))
     method.labels = {client: client % CLUSTERS for client in federation.clients}
     method.models = {z: federation.initial_weights(f"cluster {z}") for z in range(CLUSTERS)}
     method.used = dict(method.models)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field
 from torch import Tensor
+from torch.nn import functional
 
 from feddag.client.evaluate import on_own_samples
 from feddag.client.signature import Signature
@@ -24,7 +25,7 @@ from feddag.methods.base import Method, MethodSettings
 from feddag.rng import rng
 from feddag.server.aggregate import mean_of
 from feddag.server.clustering import Linkage
-from feddag.server.complement import Alignment, ComplementGraph, complement_graph
+from feddag.server.complement import Alignment, ComplementGraph, complement_graph, matched_classes
 from feddag.server.grouping import Fusion, Grouping, group
 
 
@@ -41,12 +42,13 @@ class Watch(Step):
 
 
 OUTLIER = 6.0  # median absolute deviations
+SHARPNESS = 4.0  # length of the common classifier's directions
 PRIMARY, SECONDARY, HEAD = "encoder", "secondary", "head"
 VIEWS = {"fused": ("classes", "data", "gradient"), "data": ("classes", "data"), "gradient": ("gradient",)}
 
 
-class FedDAGSettings(MethodSettings):
-    """Every choice that the paper leaves open, or that it and its code make differently."""
+class FedDAGStarSettings(MethodSettings):
+    """Grouping and life with the groups: what the paper leaves open, or what it and its code do differently."""
 
     # grouping, §3
     warmup_rounds: int = Field(2, ge=1, description="rounds of local training before grouping (t_g)")
@@ -57,28 +59,13 @@ class FedDAGSettings(MethodSettings):
     similarity: Literal["fused", "data", "gradient"] = Field("fused", description="what clients are compared by")
     fusion: Fusion = Field("clarity", description="how views become one distance; mlp and projected as printed")
     linkage: Linkage = Field("average", description="of the agglomerative clustering")
-    # global representation sharing, §4
-    sources: int = Field(2, ge=0, description="clusters that a cluster learns from (k)")
-    alignment: Alignment = Field("affinity", description="Eq. 13: affinity, paper (as printed) or none (Eq. 12)")
     primary_start: Literal["warm", "random"] = Field("warm", description="first primary encoder: Eq. 22, or random")
-    secondary_start: Literal["random", "warm", "copy"] = Field(
-        "random", description="first secondary encoder: random, from all warm-ups, or a copy of the primary"
-    )
-    combined: Literal["mean", "sum"] = Field("mean", description="how learners' encoders become one (the paper: sum)")
-    against: Literal["cluster", "own"] = Field(
-        "cluster", description="secondary phase beside the cluster's model, or beside what the client has just trained"
-    )
-    exchange: Literal["visit", "borrow"] = Field(
-        "visit", description="secondary encoders are trained at sources, or are the primary encoders of the sources"
-    )
-    several: Literal["mean", "sum"] = Field("mean", description="updates of several sources (Eq. 21: sum)")
-    schedule: str = Field("1:1", pattern=r"^[1-9]\d*:1$", description="primary rounds for each with a secondary phase")
-    diversity: float = Field(0.0, ge=0, description="weight of Eq. 42; above 0 both encoders start random")
     # stability
     sampling: Literal["clusters", "all"] = Field(
         "clusters", description="participants: a share of each cluster, or of all"
     )
     balanced: bool = Field(True, description="local batches hold a client's classes in equal parts")
+    smoothing: float = Field(0.7, ge=0, lt=1, description="share of the rounds before in the models that clients use")
     # a federation that changes, A.8 and A.9
     drift_every: int = Field(0, ge=0, description="rounds between looks for drifted clients (delta'; 0: never)")
     drift_histogram: float = Field(0.2, gt=0, description="1-Wasserstein distance of class shares that counts as drift")
@@ -87,18 +74,47 @@ class FedDAGSettings(MethodSettings):
         0.1, gt=0, description="rise of a client's loss over that of its group that counts, in units of ln(classes)"
     )
     regroup_after: int = Field(0, ge=0, description="arrivals after which all are grouped anew (0: never)")
-    smoothing: float = Field(0.7, ge=0, lt=1, description="share of the rounds before in the models that clients use")
+
+
+class FedDAGDaggerSettings(FedDAGStarSettings):
+    """What a second encoder adds."""
+
+    secondary_start: Literal["warm", "random", "copy"] = Field(
+        "warm", description="first secondary encoder: from all warm-ups, random, or a copy of the primary"
+    )
+    against: Literal["cluster", "own"] = Field(
+        "cluster", description="secondary phase beside the cluster's model, or beside what the client has just trained"
+    )
+    schedule: str = Field("1:1", pattern=r"^[1-9]\d*:1$", description="primary rounds for each with a secondary phase")
+    diversity: float = Field(0.0, ge=0, description="weight of Eq. 42; above 0 both encoders start random")
+
+
+class FedDAGSettings(FedDAGDaggerSettings):
+    """What sharing adds, §4."""
+
+    sources: int = Field(8, ge=0, description="most clusters that a cluster learns from (k)")
+    alignment: Alignment = Field("affinity", description="Eq. 13: affinity, paper (as printed) or none (Eq. 12)")
+    classifier: Literal["common", "source"] = Field(
+        "common", description="visiting encoders are trained against one classifier for all, or the source's (Eq. 20)"
+    )
+    home: bool = Field(True, description="with a common classifier, a cluster is also a source for itself")
+    combined: Literal["mean", "sum"] = Field("mean", description="how learners' encoders become one (the paper: sum)")
+    several: Literal["mean", "sum"] = Field("mean", description="updates of several sources (Eq. 21: sum)")
+    exchange: Literal["visit", "borrow"] = Field(
+        "visit", description="secondary encoders are trained at sources, or are the primary encoders of the sources"
+    )
 
 
 class FedDAG(Method):
     """The whole method: dual encoders, and global representation sharing along the complementarity graph."""
 
     name = "feddag"
+    revision = 2
     encoders: ClassVar[int] = 2
     sharing: ClassVar[bool] = True
     """Secondary encoders visit other clusters; else they are trained at home."""
-    Settings = FedDAGSettings
-    _settings: FedDAGSettings
+    Settings: ClassVar[type[MethodSettings]] = FedDAGSettings
+    _settings: FedDAGSettings  # of an ablation, only the fields that it needs
     _grouping: Grouping | None = None
     _happened: list[str] = []  # noqa: RUF012 - never changed in place
 
@@ -115,6 +131,8 @@ class FedDAG(Method):
         """The founders' signatures, by which newcomers are placed; a founder that drifts signs anew beside them."""
         self.placed: list[tuple[ClientId, int]] = []
         self.graph = _edges(self._grouping)
+        self.directions = _directions(federation, first) if self.encoders == 2 else torch.zeros(0)
+        self.matched = self._match(self._grouping)
         self.models = {z: self._first_model(federation, z, warmed, first) for z in sorted(set(self.labels.values()))}
         self.used = dict(self.models)
         self.alone = first
@@ -142,14 +160,11 @@ class FedDAG(Method):
 
     def _group(self, signed: Sequence[Mapping[str, Tensor]]) -> Grouping:
         own = self._settings
-        return group(
-            [_signature(arrays) for arrays in signed],
-            fusion=own.fusion,
-            views=VIEWS[own.similarity],
-            linkage=own.linkage,
-            sources=own.sources,
-            alignment=own.alignment,
-        )
+        signatures = [_signature(arrays) for arrays in signed]
+        how: dict[str, Any] = {"fusion": own.fusion, "views": VIEWS[own.similarity], "linkage": own.linkage}
+        if self.sharing:
+            how |= {"sources": own.sources, "alignment": own.alignment}
+        return group(signatures, **how)
 
     def _first_model(
         self, federation: Federation, cluster: int, warmed: Mapping[ClientId, Reply], first: Weights
@@ -158,7 +173,8 @@ class FedDAG(Method):
         own = self._settings
         fresh = federation.initial_weights(f"cluster {cluster}")
         members = [reply for client, reply in warmed.items() if self.labels[client] == cluster]
-        if own.primary_start == "warm" and not own.diversity:
+        apart = self.encoders == 2 and own.diversity > 0  # A.11: then both start at random
+        if own.primary_start == "warm" and not apart:
             trained = mean_of([reply.weights for reply in members], [reply.samples for reply in members])
             primary = only(trained, (PRIMARY,))
         else:
@@ -168,7 +184,7 @@ class FedDAG(Method):
             return model
         if own.secondary_start == "copy":
             model |= _renamed(primary, PRIMARY, SECONDARY)
-        elif own.secondary_start == "warm" and not own.diversity:
+        elif own.secondary_start == "warm" and not apart:
             everyone = mean_of([r.weights for r in warmed.values()], [r.samples for r in warmed.values()])
             model |= _renamed(only(everyone, (PRIMARY,)), PRIMARY, SECONDARY)
         return model
@@ -201,10 +217,10 @@ class FedDAG(Method):
         for z, answered in replies.by_group(self.labels):
             shares = [reply.samples for reply in answered]
             self.models[z] = self.models[z] | mean_of([_sent(reply, 0) for reply in answered], shares)  # Eq. 18
+        self._smooth()  # with the secondary encoders that these heads were trained beside
         self._return_secondaries(before, replies.by_group(self.labels) if visiting else [])
         if self.sharing and self._settings.exchange == "borrow":
             self._borrow()
-        self._smooth()
 
     def _steps(self, own: Ref, visiting: Ref | None) -> list[Train]:
         """One exchange: train the own cluster's primary encoder and head (Eq. 17), then a visiting encoder (Eq. 20)."""
@@ -224,23 +240,43 @@ class FedDAG(Method):
 
     def _visiting(self, federation: Federation) -> dict[int, Ref]:
         """The encoder that each cluster trains for its learners: theirs combined (§4 ii), or, at home, its own."""
-        period = int(self._settings.schedule.partition(":")[0])
         borrowing = self.sharing and self._settings.exchange == "borrow"
-        if self.encoders == 1 or borrowing or federation.round % period:
+        if self.encoders == 1 or borrowing or federation.round % int(self._settings.schedule.partition(":")[0]):
             return {}
         sent = {}
         for z in self.models:
             learners = self._learners(z)
             if learners:
-                sent[z] = federation.put(self._combined(self.models, learners))
+                sent[z] = federation.put(self._combined(self.models, learners) | self._common_classifier(z))
         return sent
 
     def _learners(self, z: int) -> list[int]:
-        return [learner for learner, source in self.graph if source == z] if self.sharing else [z]
+        if not self.sharing:
+            return [z]
+        at_home = [z] if self._commonly() and self._settings.home else []
+        return at_home + [learner for learner, source in self.graph if source == z]
+
+    def _commonly(self) -> bool:
+        return self.sharing and self._settings.classifier == "common"
+
+    def _common_classifier(self, z: int) -> Weights:
+        """A head that belongs to no cluster: a fixed direction for each class, and blind to the primary encoder.
+
+        Sources' own heads ask different things of the same encoder, and what they ask cancels out in the average;
+        against one fixed head, every source moves it towards the same features.
+        """
+        if not self._commonly():
+            return {}
+        rows = self.directions[self.matched[z]]
+        return {"head.weight": torch.cat([torch.zeros_like(rows), rows], 1), "head.bias": torch.zeros(len(rows))}
+
+    def _match(self, grouping: Grouping) -> list[list[int]]:
+        """For each cluster, which class each of its classes looks like."""
+        return matched_classes(grouping.signatures, grouping.labels_).tolist() if self._commonly() else []
 
     def _combined(self, models: Mapping[int, Weights], learners: Sequence[int]) -> Weights:
         mean = mean_of([only(models[learner], (SECONDARY,)) for learner in learners], [1] * len(learners))
-        if self._settings.combined == "mean":
+        if len(learners) == 1 or self._settings.combined == "mean":
             return mean
         return {name: value * len(learners) for name, value in mean.items()}
 
@@ -257,7 +293,7 @@ class FedDAG(Method):
             for learner in learners:
                 moves.setdefault(learner, []).append({name: trained[name] - sent[name] for name in sent})
         for learner, updates in moves.items():
-            share = 1.0 if self._settings.several == "sum" else 1.0 / len(updates)
+            share = 1.0 if len(updates) == 1 or self._settings.several == "sum" else 1.0 / len(updates)
             moved = {
                 name: self.models[learner][name] + share * torch.stack([update[name] for update in updates]).sum(0)
                 for name in updates[0]
@@ -307,8 +343,9 @@ class FedDAG(Method):
             self.models[label] = self._first_model(federation, label, {client: reply}, first)
             self.used[label] = self.models[label]
             grouping = grouping.joined_by(signed, label)
-            graph = self._graph_of(grouping)
-            self.graph += [(label, source) for source in graph.sources_of(label)]
+            if self.sharing:
+                self.matched = self._match(grouping)
+                self.graph += [(label, source) for source in self._graph_of(grouping).sources_of(label)]
         else:
             grouping = grouping.joined_by(signed, label)
         self.labels[client] = label
@@ -383,7 +420,7 @@ class FedDAG(Method):
             inherited[label] = mean_of(models, [sizes[client] for client in members])
         self._tell(f"{len(present)} clients grouped anew: {len(self.models)} clusters became {len(inherited)}")
         self.models, self.used, self.labels = inherited, dict(inherited), labels
-        self.graph = _edges(grouping)
+        self.graph, self.matched = _edges(grouping), self._match(grouping)
         self.founders, self.placed = present, []
         self.founding = {client: self.signatures[client] for client in present}
         self._grouping = grouping
@@ -423,6 +460,8 @@ class FedDAGStar(FedDAG):
     """Grouping only: a single encoder and head per cluster."""
 
     name = "feddag-star"
+    revision = 1
+    Settings = FedDAGStarSettings
     encoders = 1
     sharing = False
 
@@ -431,7 +470,17 @@ class FedDAGDagger(FedDAG):
     """Dual encoders without sharing: the secondary encoder is trained inside its own cluster."""
 
     name = "feddag-dagger"
+    Settings = FedDAGDaggerSettings
     sharing = False
+
+
+def _directions(federation: Federation, first: Weights) -> Tensor:
+    """A direction in the secondary encoder's features for each class, at right angles where there is room."""
+    classes, features = first["head.weight"].shape
+    drawn = torch.from_numpy(federation.rng("directions").standard_normal((features // 2, classes)))
+    if classes <= features // 2:
+        drawn = torch.linalg.qr(drawn)[0]
+    return SHARPNESS * functional.normalize(drawn, dim=0).T.float().contiguous()
 
 
 def _sent(reply: Reply, step: int) -> Weights:

@@ -12,6 +12,7 @@ from feddag.server.clustering import Labels
 from feddag.server.similarity import RIGHT_ANGLE, counts_of, degrees, largest_cosines, vectors_of
 
 Alignment = Literal["affinity", "paper", "none"]
+CLEARLY = 0.05  # how much better than by their names classes must match by their looks
 
 
 @dataclass(frozen=True)
@@ -75,37 +76,64 @@ def paper_alignment(signatures: Sequence[Signature], labels: Labels) -> NDArray[
     return np.stack(totals, axis=2).astype(np.float64) / (sizes[:, None] * sizes[None])[..., None]
 
 
-def affinity_alignment(signatures: Sequence[Signature], labels: Labels) -> NDArray[np.float64]:
-    """Learners x sources x classes: how near the source's class lies to what the learner knows.
+def class_affinities(signatures: Sequence[Signature], labels: Labels) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """How alike classes look: learners x their classes x sources x their classes, and which cluster holds which class.
 
-    For a class that both hold, the cosine of the two clusters' second moments of that class; for one that only the
-    source holds, the mean over the learner's classes. So it also tells sources apart that share no class with it.
+    Alike is the cosine of the two clusters' second moments of the two classes.
     """
     counts = counts_of(signatures)
     clusters, classes = int(labels.max()) + 1, counts.shape[1]
     kept, features = signatures[0].vectors.shape[1:]
     pooled = np.zeros((clusters, classes, kept, features))
-    totals = np.zeros((clusters, classes))
+    holds = np.zeros((clusters, classes), bool)
     for cluster in range(clusters):
         members = np.flatnonzero(labels == cluster)
         for label in range(classes):
             held = [int(client) for client in members if counts[client, label]]
-            totals[cluster, label] = counts[held, label].sum()
+            holds[cluster, label] = bool(held)
             if held:
                 rows = [np.sqrt(counts[client, label]) * signatures[client].vectors[label] for client in held]
                 lengths, vectors = principal_vectors(np.concatenate(rows).astype(np.float64), kept)
                 scale = lengths / np.sqrt(np.sqrt(np.sum(lengths**4)) or 1.0)
                 pooled[cluster, label, : len(vectors)] = vectors * scale[:, None]
     flat = pooled.reshape(clusters * classes * kept, features)
-    holds = totals > 0
-    aligned = np.zeros((clusters, clusters, classes))
-    for learner, own in enumerate(pooled):  # one at a time: all at once would be clusters² x classes²
+    affinities = np.empty((clusters, classes, clusters, classes))
+    for learner, own in enumerate(pooled):  # one at a time: p² times as much would stand in memory at once
         inner = own.reshape(classes * kept, features) @ flat.T
-        cosines = (inner**2).reshape(classes, kept, clusters, classes, kept).sum((1, 4))
-        across = holds[learner] @ cosines.reshape(classes, -1) / max(holds[learner].sum(), 1)
-        same = np.einsum("cqc->qc", cosines)
-        aligned[learner] = np.where(holds[learner] & holds, same, across.reshape(clusters, classes))
+        affinities[learner] = (inner**2).reshape(classes, kept, clusters, classes, kept).sum((1, 4))
+    return affinities, holds
+
+
+def affinity_alignment(signatures: Sequence[Signature], labels: Labels) -> NDArray[np.float64]:
+    """Learners x sources x classes: how near the source's class lies to what the learner knows.
+
+    For a class that both hold, how alike it looks in the two; for one that only the source holds, the mean over the
+    learner's classes. So it also tells sources apart that share no class with it.
+    """
+    affinities, holds = class_affinities(signatures, labels)
+    across = np.einsum("pcqd,pc->pqd", affinities, holds) / np.maximum(holds.sum(1), 1)[:, None, None]
+    same = np.einsum("pcqc->pqc", affinities)
+    aligned: NDArray[np.float64] = np.where(holds[:, None] & holds[None], same, across)
     return aligned
+
+
+def matched_classes(signatures: Sequence[Signature], labels: Labels) -> NDArray[np.int64]:
+    """Clusters x classes: which class of the first cluster each class of a cluster looks like.
+
+    Where clusters call the same things by other names (concept shift), classes are matched by how they look; a name
+    keeps its meaning where that explains the looks as well, and for a class that only one of the two holds.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    affinities, holds = class_affinities(signatures, labels)
+    matched = np.tile(np.arange(holds.shape[1]), (len(holds), 1))
+    for cluster in range(1, len(holds)):
+        both = np.flatnonzero(holds[cluster] & holds[0])
+        alike = affinities[cluster][:, 0][np.ix_(both, both)]
+        rows, columns = linear_sum_assignment(alike, maximize=True)
+        if alike[rows, columns].sum() > (1 + CLEARLY) * np.trace(alike):
+            matched[cluster, both[rows]] = both[columns]
+    return matched
 
 
 def complement_graph(

@@ -15,7 +15,7 @@ from feddag.client.warmup import Sign
 from feddag.client.work import LocalSettings
 from feddag.federation import ClientId, Engine, Federation, Job, Ref, Reply, Result, Weights, digest, nbytes
 from feddag.methods import find_method
-from feddag.methods.feddag import FedDAG, Watch
+from feddag.methods.feddag import SHARPNESS, FedDAG, Watch
 from feddag.models import ModelSpec
 
 SPEC = ModelSpec("mlp", (8,), 4, encoders=2)
@@ -90,13 +90,16 @@ def started(
     kind = find_method(name)
     engine = Pretend(held, kind.encoders == 1)
     federation = Federation(engine, SPEC if kind.encoders == 2 else SINGLE, 0, participation)
-    method = kind(kind.Settings(**{"smoothing": 0.0} | settings))
+    wanted = {name: value for name, value in (PAPER | settings).items() if name in kind.Settings.model_fields}
+    method = kind(kind.Settings(**wanted))
     method.start(federation)
     assert isinstance(method, FedDAG)
     return engine, federation, method
 
 
 TWO = {0: [0, 1], 1: [2, 3], 2: [0, 1], 3: [2, 3]}
+PAPER = {"smoothing": 0.0, "classifier": "source", "secondary_start": "random"}
+"""What is computed by hand here follows the paper where our defaults do not."""
 
 
 def moved(before: Weights, after: Weights, part: str) -> float:
@@ -158,6 +161,34 @@ def test_updates_of_several_sources(several: str, expected: float) -> None:
     before = dict(method.models)
     method.round(federation, [0, 1, 2])
     assert moved(before[0], method.models[0], "secondary") == expected  # from clusters 1 and 2: 2 and 3
+
+
+def test_against_a_common_classifier_everyone_asks_the_same_of_an_encoder() -> None:
+    engine, federation, method = started(TWO, classifier="common")
+    federation.begin_round(1)
+    before = dict(method.models)
+    method.round(federation, [0, 1, 2, 3])
+    heads = []
+    for job in engine.jobs:
+        visiting = engine.weights[job.steps[1].secondary.digest]
+        assert set(only(visiting, ("head",))) == {"head.weight", "head.bias"}
+        assert job.steps[1].parts == ("secondary",)  # the classifier itself stands still
+        heads.append(visiting["head.weight"])
+    width = heads[0].shape[1] // 2
+    assert all(torch.equal(heads[0], head) for head in heads)
+    assert not heads[0][:, :width].any()  # blind to the primary encoder
+    assert torch.allclose(heads[0] @ heads[0].T, SHARPNESS**2 * torch.eye(len(heads[0])), atol=1e-4)
+    # A cluster is a source for itself, too: both moved by the mean of 2.5 and 10 / 3.
+    assert moved(before[0], method.models[0], "secondary") == pytest.approx((2.5 + 10 / 3) / 2, abs=1e-4)
+    assert moved(before[0], method.models[0], "head") == 2.5  # its own head, by its own clients
+
+
+def test_what_is_used_has_the_secondary_encoder_that_its_head_knows() -> None:
+    _, federation, method = started(TWO)
+    federation.begin_round(1)
+    before = dict(method.models)
+    method.round(federation, [0, 1, 2, 3])
+    assert moved(before[0], method.model_of(0), "secondary") == 0 < moved(before[0], method.model_of(0), "head")
 
 
 def test_the_ablations() -> None:
