@@ -153,22 +153,26 @@ function render(news) {
 
 const redraw = () => Promise.all(shown.sections.flatMap((part) => (part.figures || []).map(draw)));
 
+async function ask(path) {
+  const answer = await fetch(path);
+  return answer.ok ? answer.json() : null; // not ok: a file is being replaced, so ask again
+}
+
 async function follow() {
-  let round = null;
-  for (;;) {
+  for (let seen, over = false; !over; await new Promise((done) => setTimeout(done, 500))) {
+    let state, news;
     try {
-      const state = await (await fetch("state.json")).json();
-      if (round !== state.stamp) {
-        render(await (await fetch("document.json?" + encodeURIComponent(state.stamp))).json());
-        round = state.stamp;
-      }
-      $("state").textContent = state.said;
-      if (state.over) return;
+      state = await ask("state.json");
+      news = state && state.stamp !== seen && await ask("document.json?" + encodeURIComponent(state.stamp));
     } catch (error) {
       $("state").textContent = "feddag watch has ended; this is what it showed last";
       return;
     }
-    await new Promise((done) => setTimeout(done, 500));
+    if (news) {
+      await render(news);
+      ({ stamp: seen, over } = state);
+      $("state").textContent = state.said;
+    }
   }
 }
 
