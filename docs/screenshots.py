@@ -16,7 +16,7 @@ from feddag.report import read_left, write_comparison, write_report
 
 IMAGES = Path(__file__).parent / "images"
 COLOURS = 96  # a figure has few: the file becomes a third
-RUN = {"clients": 30, "rounds": 30, "epochs": 5, "drift_round": 12, "drift_every": 4, "holdout": 0.1}
+RUN = {"clients": 30, "rounds": 40, "epochs": 1, "labels": 0.3, "drift_round": 12, "drift_every": 4, "holdout": 0.1}
 
 
 def a_run(folder: Path) -> Path:
@@ -32,7 +32,7 @@ def a_comparison(folder: Path) -> list[Path]:
         for method in ("fedavg", "feddag", "oracle"):
             for seed in (0, 1, 2):
                 runs.append(folder / f"{partition}-{method}-{seed}")
-                told = {"partition": partition, "method": method, "seed": seed, "rounds": 20, "epochs": 5}
+                told = {"partition": partition, "method": method, "seed": seed, "rounds": 20, "epochs": 2}
                 feddag.run(feddag.Experiment(**told), runs[-1])
     return runs
 
