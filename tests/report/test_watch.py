@@ -1,6 +1,7 @@
 """The live page with a real run in a process of its own, and the terminal."""
 
 import http.client
+import io
 import json
 import re
 import subprocess
@@ -15,6 +16,7 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 import pytest
+from rich.console import Console
 
 import feddag
 from feddag.data.clients import lay_out
@@ -25,8 +27,10 @@ from feddag.engines.flower.launch import write_site
 from feddag.engines.flower.node import answer
 from feddag.engines.flower.wire import Parcel, write_hello
 from feddag.errors import FeddagError
+from feddag.report.terminal import show_run
 from feddag.report.watch import Watch, is_running, state_of
 from feddag.run import prepare
+from tests.report.conftest import HOSTILE, HOSTILE_FILE, made_by_hand
 from tests.test_cli import FEDDAG, QUICK
 from tests.test_cli import feddag as command
 
@@ -208,6 +212,16 @@ def test_the_essentials_are_shown(real_run: Path) -> None:
     assert f"{result['accuracy']['mean']:.3f}" in done.stdout
     assert "accuracy by round: " in done.stdout and "worst served: client" in done.stdout
     assert "drifted and" in done.stdout or "changed cluster" in done.stdout
+
+
+def test_hostile_names_are_text_in_the_terminal(hostile_run: Path) -> None:
+    done = command("show", hostile_run, cwd=hostile_run)
+    assert done.returncode == 0, done.stderr
+    assert f"feddag on {hostile_run.parent / HOSTILE_FILE}, natural" in done.stdout
+    written = io.StringIO()
+    show_run(Console(file=written, force_terminal=True, color_system=None), made_by_hand(3, HOSTILE[-3:]))
+    assert all(part in written.getvalue() for part in ("[red]bold[/red] 0.", "evil 0.", f"{HOSTILE[-3]} 0."))
+    assert not set("\x07\u202e") & set(done.stdout + written.getvalue()) and "\x1b]0" not in written.getvalue()
 
 
 def test_history_loads_in_one_line_of_pandas(real_run: Path) -> None:
