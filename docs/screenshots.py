@@ -66,7 +66,7 @@ def main() -> None:
         keep("run", page.screenshot())
         for section in ("proximity-matrix", "number", "teaching"):
             keep(section, page.locator(f"#{section}").screenshot())
-        keep("night", opened(browser, one, "dark", 390, 844).screenshot())
+        keep("night", opened(browser, one, "dark", 390, 760).screenshot())
         page = opened(browser, several, height=900)
         keep("comparison", page.screenshot())
         browser.close()

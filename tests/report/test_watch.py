@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import quote
 from urllib.request import urlopen
 
+import pandas
 import pytest
 from rich.console import Console
 
@@ -225,9 +226,10 @@ def test_hostile_names_are_text_in_the_terminal(hostile_run: Path) -> None:
 
 
 def test_history_loads_in_one_line_of_pandas(real_run: Path) -> None:
-    pandas = pytest.importorskip("pandas")
     table = pandas.read_json(real_run / "history.jsonl", lines=True)
     assert table["round"].tolist() == [1, 2, 3, 4]
+    means = [record["accuracy"]["mean"] for record in feddag.load(real_run).history]
+    assert table["accuracy"].str["mean"].tolist() == means
 
 
 def test_the_report_can_be_left_out_and_the_logger_must_be_known(tmp_path: Path) -> None:
