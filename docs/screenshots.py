@@ -15,7 +15,6 @@ import feddag
 from feddag.report import read_left, write_comparison, write_report
 
 IMAGES = Path(__file__).parent / "images"
-COLOURS = 96  # a figure has few: the file becomes a third
 RUN = {"clients": 30, "rounds": 40, "epochs": 1, "labels": 0.3, "drift_round": 12, "drift_every": 4, "holdout": 0.1}
 
 
@@ -38,19 +37,18 @@ def a_comparison(folder: Path) -> list[Path]:
 
 
 def keep(name: str, png: bytes) -> None:
-    """Save a picture with few colours."""
+    """Save a picture, packed as small as it gets without loss."""
     IMAGES.mkdir(exist_ok=True)
-    Image.open(io.BytesIO(png)).convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(
-        IMAGES / f"{name}.png", optimize=True
-    )
+    Image.open(io.BytesIO(png)).convert("RGB").save(IMAGES / f"{name}.png", optimize=True)
     print(f"{name}.png: {(IMAGES / f'{name}.png').stat().st_size // 1000} kB")
 
 
-def opened(browser: Any, page: Path, scheme: str = "light", width: int = 1000, height: int = 760) -> Any:
+def opened(browser: Any, page: Path, scheme: str = "light", width: int = 1100, height: int = 900) -> Any:
     """A page from disk, drawn."""
     made = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": height}).new_page()
     made.goto(page.as_uri())
     made.wait_for_selector("body[data-drawn]", timeout=120_000)
+    made.add_style_tag(content="nav { position: static !important }")  # it would lie over a figure
     return made
 
 
@@ -62,12 +60,12 @@ def main() -> None:
         one = write_report(run)
         several = write_comparison([read_left(each) for each in a_comparison(Path(folder))], Path(folder) / "all.html")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=120_000)
-        page = opened(browser, one, height=900)
+        page = opened(browser, one, height=1090)
         keep("run", page.screenshot())
         for section in ("proximity-matrix", "number", "teaching"):
             keep(section, page.locator(f"#{section}").screenshot())
         keep("night", opened(browser, one, "dark", 390, 760).screenshot())
-        page = opened(browser, several, height=900)
+        page = opened(browser, several)
         keep("comparison", page.screenshot())
         browser.close()
         shown = subprocess.run(
