@@ -5,7 +5,7 @@ const NARROW = 560, PRINTED = 690; // pixels: a telephone; a sheet of paper betw
 const wanted = {}; // what the reader chose: by figure the shown view, by table its order and search
 const $ = (id) => document.getElementById(id);
 const dark = matchMedia("(prefers-color-scheme: dark)");
-let shown, printing = false;
+let shown, resized, printing = false;
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -44,9 +44,9 @@ function draw(figure) {
   }));
   const layout = { ...figure.layout, ...(choice && choice.layout), template: look, uirevision: figure.id };
   const width = printing ? PRINTED : place.clientWidth;
-  if (printing) layout.width = width;
+  layout.width = width;
   if (width < NARROW) Object.assign(layout, slim(figure, layout, width));
-  return Plotly.react(place, data, structuredClone(layout), { responsive: true, displaylogo: false });
+  return Plotly.react(place, data, structuredClone(layout), { displaylogo: false });
 }
 
 function figureOf(figure) {
@@ -189,6 +189,7 @@ async function follow() {
 }
 
 dark.addEventListener("change", redraw);
+addEventListener("resize", () => { cancelAnimationFrame(resized); resized = requestAnimationFrame(redraw); });
 addEventListener("beforeprint", () => { printing = true; redraw(); });
 addEventListener("afterprint", () => { printing = false; redraw(); });
 render(JSON.parse($("document").textContent)).then(() => { document.body.dataset.drawn = "yes"; });

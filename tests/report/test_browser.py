@@ -209,6 +209,7 @@ def test_the_page_can_be_printed_and_walked_by_keyboard(opened: Opened, tmp_path
     assert {"#content", "#learning", "accuracy", "proximity-choice", "clients-table-search"} <= reached
     assert page.pdf().startswith(b"%PDF")
     page.set_viewport_size({"width": 390, "height": 844})
+    sync_api.expect(page.locator("#accuracy .main-svg").first).to_have_attribute("width", "366", timeout=PATIENCE)
     assert page.evaluate("document.documentElement.scrollWidth") == 390  # a telephone
     page.emulate_media(media="print")
     assert not page.locator("nav").is_visible() and page.locator("#accuracy .main-svg").first.is_visible()
