@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # -n 2: two test processes of one thread each
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: run test lint types unit test-flower test-report test-sanitized clean
+.PHONY: run test lint types unit test-flower test-report screenshots test-sanitized clean
 
 run: $(READY)
 	@$(BIN)/feddag compare --fresh --runs runs
@@ -50,7 +50,7 @@ $(VENV)/.flower: $(READY)
 
 # The pages in a real Chromium (a minute; installs Chromium where apt-get may, and Playwright into .venv, once).
 test-report: $(VENV)/.browser
-	FEDDAG_TEST_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/report/test_browser.py tests/report/test_loggers.py
+	FEDDAG_TEST_BROWSER=1 OMP_NUM_THREADS=1 $(BIN)/pytest -rs tests/report/test_browser.py tests/report/test_loggers.py
 
 $(VENV)/.browser: $(READY)
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && apt-get update -qq && \
@@ -58,6 +58,10 @@ $(VENV)/.browser: $(READY)
 		echo "there is no Chromium, and it cannot be installed here: its tests will be skipped"
 	@$(call install_extras,browser loggers)
 	@touch $@
+
+# The pictures of docs/report.md, made anew.
+screenshots: $(VENV)/.browser
+	$(BIN)/python docs/screenshots.py
 
 # The native trainer's tests under the address and undefined-behaviour sanitizers (minutes; needs gcc's libasan).
 test-sanitized: $(READY)

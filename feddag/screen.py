@@ -1,6 +1,7 @@
 """What a person sees in the terminal: rich where there is one, plain and whole lines where output is piped."""
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from feddag.run import Observer
 
 SHADES = " ·░▒▓█"
 PLAIN_PROGRESS_LINES = 10
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def show_table(
@@ -29,7 +31,7 @@ def show_table(
         for number, column in enumerate(columns):
             table.add_column(column, justify="left" if number < texts else "right", overflow="fold")
         for row in rows:
-            table.add_row(*map(Text, row))
+            table.add_row(*(Text(harmless(cell)) for cell in row))
         console.print(table)
         return
     widths = [max(len(row[number]) for row in [columns, *rows]) for number in range(len(columns))]
@@ -42,7 +44,16 @@ def show_table(
 
 def say(console: Console, text: str = "") -> None:
     """A line of plain text: nothing in it is markup, and a pipe gets it unwrapped."""
-    console.print(Text(text), soft_wrap=True)
+    console.print(Text(harmless(text)), soft_wrap=True)
+
+
+def harmless(text: str) -> str:
+    """Text without what a terminal would obey: control characters, and those that turn the writing direction.
+
+    >>> harmless("\\x1b[2J\\u202e[red] שלום 🦊")
+    '�[2J�[red] שלום 🦊'
+    """
+    return OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.history import Record
 from feddag.report.left import Left
-from feddag.report.look import GREY, PALETTE, Figure, colour, faint, plain, symbol
+from feddag.report.look import GREY, LEGEND, PALETTE, Figure, colour, faint, plain, symbol
 from feddag.report.run import Document, Section, drawn, section
 
 IDENTITY = {"method", "seed", "workers", "trainer"}  # not part of the setting that methods are compared in
@@ -30,7 +30,8 @@ def comparison_document(runs: Sequence[Left]) -> Document:
         settings.setdefault(setting, {}).setdefault(method, []).append(run)
     made = [_summary(settings, numbers)] if len(settings) > 1 else []
     for place, (setting, by_method) in enumerate(settings.items()):
-        made += _sections(place, setting, by_method, numbers)
+        first, *others = _sections(place, setting, by_method, numbers)
+        made += [first, *({**other, "below": len(settings) > 1} for other in others)]
     seeds = sorted({int(_result(run)["seed"]) for run in runs})
     return {
         **{"title": f"{len(numbers)} methods compared", "tiles": [], "palette": PALETTE, "sections": made},
@@ -107,19 +108,19 @@ def _cells(
 
 def _sections(place: int, setting: str, by_method: Runs, numbers: dict[str, int]) -> list[Section]:
     table = [
-        ("balanced accuracy", _cells(by_method, lambda r: r["accuracy"]["mean"], 3, 1)),
+        ("accuracy", _cells(by_method, lambda r: r["accuracy"]["mean"], 3, 1)),
         ("worst tenth", _cells(by_method, lambda r: r["accuracy"]["worst_decile"], 3, 1)),
         ("fine-tuned", _cells(by_method, lambda r: (r["accuracy_finetuned"] or {}).get("mean"), 3, 1)),
         ("clusters", _cells(by_method, lambda r: len(set(r["clusters"])) if r["clusters"] else None, 1)),
         ("ARI", _cells(by_method, lambda r: r["ari"], 3, 1)),
-        ("MB per client", _cells(by_method, lambda r: (r["bytes_up"] + r["bytes_down"]) / r["clients"] / 1e6, 2, -1)),
+        ("MB/client", _cells(by_method, lambda r: (r["bytes_up"] + r["bytes_down"]) / r["clients"] / 1e6, 2, -1)),
         ("seconds", _cells(by_method, lambda r: r["seconds"], 1, -1)),
     ]
     rows = [[m, len(runs), *(cells[n] for _, cells in table)] for n, (m, runs) in enumerate(by_method.items())]
     columns = [{"name": "method"}, {"name": "seeds", "digits": 0}, *({"name": name, "digits": 3} for name, _ in table)]
     text = (
-        "Mean ± standard deviation over seeds. A star marks the best where it is ahead of the next by more than the"
-        " larger of the two deviations; with one seed nothing is marked."
+        "Balanced accuracy in [0, 1], mean ± standard deviation over seeds. A star marks the best where it is ahead of"
+        " the next by more than the larger of the two deviations; with one seed nothing is marked."
     )
     grid = {"id": f"table-{place}", "label": setting, "columns": columns, "rows": rows}
     made = [section(f"setting-{place}", setting, text, table=grid)]
@@ -133,7 +134,9 @@ def _sections(place: int, setting: str, by_method: Runs, numbers: dict[str, int]
     if pairs:
         figure, options = pairs
         text = "Each mark is one client in one run; above the diagonal the second method serves it better."
-        chart = drawn(f"pairs-{place}", "client by client", figure, choices={"label": "compare", "of": options})
+        chart = drawn(
+            f"pairs-{place}", "client by client", figure, square=True, choices={"label": "compare", "of": options}
+        )
         made.append(section(f"clients-{place}", "Client by client", text, figures=[chart]))
     return made
 
@@ -184,7 +187,7 @@ def curves(by_method: Runs, numbers: dict[str, int]) -> tuple[Figure, list[dict[
             )
             belongs.append(axis)
     layout = {
-        **{"height": 420, "legend": {"orientation": "h", "y": 1.04, "yanchor": "bottom"}},
+        **{"height": 420, "legend": LEGEND},
         "yaxis": {"title": {"text": "balanced accuracy"}},
     }
     choices = [
@@ -228,7 +231,7 @@ def client_pairs(by_method: Runs, numbers: dict[str, int]) -> tuple[Figure, list
                 "yaxis": {
                     "title": {"text": f"accuracy with {plain(other, 60)}"},
                     "range": [0, 1.03],
-                    "scaleanchor": "x",
+                    **{"scaleanchor": "x", "constrain": "domain"},
                 },
             }
             options.append(
@@ -262,23 +265,26 @@ def _summary(settings: dict[str, Runs], numbers: dict[str, int]) -> Section:
     for setting, by_method in settings.items():
         cells = dict(zip(by_method, _cells(by_method, lambda r: r["accuracy"]["mean"], 3, 1), strict=True))
         rows.append([setting, *(cells.get(method) for method in numbers)])
-    for place, (method, number) in enumerate(numbers.items()):
-        known = [(row[0], row[1 + place]) for row in rows if row[1 + place] is not None]
+    for method, number in numbers.items():
+        held = {
+            place: [float(_result(run)["accuracy"]["mean"]) for run in by_method[method]]
+            for place, by_method in enumerate(settings.values())
+            if method in by_method
+        }
+        spread = [float(np.std(scores, ddof=1)) if len(scores) > 1 else 0.0 for scores in held.values()]
         bars.append(
             {
-                **{
-                    "type": "bar",
-                    "x": [plain(name, 60) for name, _ in known],
-                    "y": [cell["sort"] for _, cell in known],
-                },
-                **{"name": plain(method, 60), "marker": {"color": colour(number)}, "hovertemplate": "%{x}: %{y:.3f}"},
+                **{"type": "bar", "x": list(held), "y": [float(np.mean(scores)) for scores in held.values()]},
+                **{"name": plain(method, 60), "marker": {"color": colour(number)}, "hovertemplate": "%{y:.3f}"},
+                "error_y": {"type": "data", "array": spread, "color": GREY, "thickness": 1.5},
             }
         )
+    names = [plain(setting, 90).replace(", ", ",<br>") for setting in settings]
     figure = {
         "data": bars,
         "layout": {
-            **{"height": 380, "barmode": "group", "legend": {"orientation": "h", "y": 1.04, "yanchor": "bottom"}},
-            "xaxis": {"type": "category", "automargin": True},
+            **{"height": 380, "barmode": "group", "legend": LEGEND},
+            "xaxis": {"tickvals": [*range(len(names))], "ticktext": names, "showgrid": False, "automargin": True},
             "yaxis": {"title": {"text": "balanced accuracy"}, "rangemode": "tozero"},
         },
     }

@@ -9,13 +9,15 @@ from numpy.typing import NDArray
 
 from feddag.federation import ClientId
 from feddag.history import Record
-from feddag.report.look import GREY, SCALE, Figure, averaged, colour, packed, plain, symbol
+from feddag.report.look import GREY, LEGEND, SCALE, Figure, averaged, colour, packed, plain, symbol
 from feddag.server.similarity import square
 
 MOST_ROWS = 300  # of a picture of clients: more would be finer than a screen
 MOST_LABELS = 40
 MOST_LINES = 30  # vertical lines for events; beyond, marks alone
 MOST_GROUP_CURVES = 12
+ASIDE = 0.04  # keeps the two directions of an edge apart, and its number off the line
+NODE = 0.17  # the radius of a cluster's disc, on the scale of the circle that they stand on
 STRIP = 0.025  # the breadth of a strip of cluster colours beside a picture, as a share of the picture
 
 
@@ -69,7 +71,8 @@ def learning(history: Sequence[Record], events: Mapping[int, Sequence[str]]) -> 
     return {
         "data": data,
         "layout": {
-            **{"height": 520, "shapes": lines, "legend": {"orientation": "h", "y": 1.04, "yanchor": "bottom"}},
+            **{"height": 520, "shapes": lines},
+            "legend": LEGEND | {"traceorder": "normal"},
             "margin": {"l": 64, "r": 40, "t": 90, "b": 50},
             "xaxis": {"title": {"text": "round"}, "anchor": "y2", "rangemode": "tozero"},
             "yaxis": {"title": {"text": "balanced accuracy"}, "domain": [0.36, 1], "range": axis},
@@ -141,7 +144,7 @@ def proximity(views: Mapping[str, NDArray[Any]], labels: Sequence[int], names: S
     return {
         "data": data,
         "layout": {
-            **{"height": 620, "shapes": shapes, "annotations": notes, "margin": {"l": 90, "r": 20, "t": 30, "b": 60}},
+            **{"height": 660, "shapes": shapes, "annotations": notes, "margin": {"l": 90, "r": 20, "t": 30, "b": 60}},
             "xaxis": {
                 **{**shown, "title": {"text": "client, cluster by cluster"}, "constrain": "domain"},
                 "range": [-0.5 - STRIP * rows, beyond],
@@ -277,8 +280,12 @@ def dendrogram(merges: NDArray[np.float64], labels: Sequence[int], threshold: fl
                     **{"text": f"cut at {threshold:.3f}", "showarrow": False},
                 }
             ],
-            "xaxis": {"title": {"text": "client"}, "showticklabels": False, "showgrid": False, "zeroline": False},
-            "yaxis": {"title": {"text": "distance at which they merge"}},
+            "xaxis": {
+                **{"showgrid": False, "zeroline": False, "automargin": True, "tickvals": [*range(len(leaves))]},
+                **{"ticktext": [plain(names[leaf]) for leaf in leaves], "showticklabels": len(leaves) <= MOST_LABELS},
+                **({} if len(leaves) <= MOST_LABELS else {"title": {"text": "clients"}}),
+            },
+            "yaxis": {"title": {"text": "distance at which they merge"}, "zeroline": False},
         },
     }
 
@@ -299,7 +306,7 @@ def thresholds(candidates: NDArray[np.float64], chosen: float, clusters: int) ->
             },
         ],
         "layout": {
-            **{"height": 380, "legend": {"orientation": "h", "y": 1.15}},
+            **{"height": 380, "legend": LEGEND | {"y": 1.12}},
             "shapes": [_line(yref="paper", x0=chosen, x1=chosen, y0=0, y1=1, dash="dash", width=2)],
             "annotations": [
                 {
@@ -327,19 +334,23 @@ def teaching(edges: Sequence[tuple[int, int, float | None, str]], sizes: Mapping
     arrows, labels = [], []
     for learner, source, weight, supplied in edges:
         (x0, y0), (x1, y1) = at[source], at[learner]
-        aside = 0.045 / max(1e-9, float(np.hypot(x1 - x0, y1 - y0)))  # keeps the two directions apart
-        dx, dy = aside * (y1 - y0), aside * (x0 - x1)
-        x0, y0, x1, y1 = x0 + dx, y0 + dy, x1 + dx, y1 + dy
+        apart = max(1e-9, float(np.hypot(x1 - x0, y1 - y0)))
+        right = (y1 - y0) / apart, (x0 - x1) / apart  # seen along the arrow
+        x0, x1 = (x + ASIDE * right[0] for x in (x0, x1))
+        y0, y1 = (y + ASIDE * right[1] for y in (y0, y1))
+        gap = NODE / apart
         arrows.append(
             {
-                **{"x": x0 + 0.86 * (x1 - x0), "y": y0 + 0.86 * (y1 - y0), "ax": x0, "ay": y0, "text": ""},
+                **{"x": x1 - gap * (x1 - x0), "y": y1 - gap * (y1 - y0), "text": ""},
+                **{"ax": x0 + gap * (x1 - x0), "ay": y0 + gap * (y1 - y0)},
                 **{"xref": "x", "yref": "y", "axref": "x", "ayref": "y", "showarrow": True, "arrowhead": 2},
                 **{"arrowwidth": 1 + 3 * (weight or 0) / top, "arrowcolor": colour(source), "opacity": 0.8},
             }
         )
         shown = "" if weight is None else f"{weight:.3g}"
         what = f"cluster {learner} learns from cluster {source}"
-        labels.append((x0 + 0.36 * (x1 - x0), y0 + 0.36 * (y1 - y0), shown, f"{what}<br>{plain(supplied, 200)}"))
+        x, y = x0 + 0.4 * (x1 - x0) + 2 * ASIDE * right[0], y0 + 0.4 * (y1 - y0) + 2 * ASIDE * right[1]
+        labels.append((x, y, shown, f"{what}<br>{plain(supplied, 200)}"))
     data: list[dict[str, Any]] = [
         {
             **{"x": [x for x, *_ in labels], "y": [y for _, y, *_ in labels], "mode": "markers+text"},
@@ -382,7 +393,7 @@ def fusion_weights(weights: Mapping[str, NDArray[Any]], labels: Sequence[int], n
             for number, (view, values) in enumerate(weights.items())
         ],
         "layout": {
-            **{"height": 360, "barmode": "stack", "bargap": 0.1, "legend": {"orientation": "h", "y": 1.15}},
+            **{"height": 360, "barmode": "stack", "bargap": 0.1, "legend": LEGEND},
             "xaxis": {"type": "category", "showticklabels": len(rows) <= MOST_LABELS, "automargin": True},
             "yaxis": {"title": {"text": "share in the distance"}, "tickformat": ".0%", "range": [0, 1]},
         },
@@ -412,7 +423,10 @@ def client_scores(
         ],
         "layout": {
             "height": 340,
-            "xaxis": {"title": {"text": "clients, cluster by cluster, worst first"}, "showticklabels": False},
+            "xaxis": {
+                **{"title": {"text": "clients, cluster by cluster, worst first"}, "showticklabels": False},
+                **{"showgrid": False, "zeroline": False},
+            },
             "yaxis": {"title": {"text": "balanced accuracy"}, "range": _from_worst(list(scores.values()))},
         },
     }
@@ -430,8 +444,8 @@ def traffic(by_phase: Mapping[str, Mapping[str, int]]) -> Figure:
             for way, name in (("up", "from clients"), ("down", "to clients"))
         ],
         "layout": {
-            **{"height": 340, "barmode": "group", "legend": {"orientation": "h", "y": 1.15}},
-            "xaxis": {"type": "category", "title": {"text": "phase"}},
+            **{"height": 340, "barmode": "group", "legend": LEGEND},
+            "xaxis": {"type": "category", "automargin": True},
             "yaxis": {"title": {"text": "MB, all clients and rounds"}, "rangemode": "tozero"},
         },
     }

@@ -14,6 +14,7 @@ PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
 GREY = "#888888"
 SCALE = "Cividis"
+LEGEND = {"orientation": "h", "y": 1.04, "yanchor": "bottom"}
 LONGEST_NAME = 28
 
 

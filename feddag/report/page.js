@@ -1,10 +1,11 @@
 "use strict";
 // Draws the document. All text goes in as text, never as markup. Drawing again, with a newer document, keeps the place.
 const MOST_ROWS = 300;
+const NARROW = 560, PRINTED = 690; // pixels: a telephone; a sheet of paper between its margins
 const wanted = {}; // what the reader chose: by figure the shown view, by table its order and search
 const $ = (id) => document.getElementById(id);
 const dark = matchMedia("(prefers-color-scheme: dark)");
-let shown, printing = false;
+let shown, resized, printing = false;
 
 function element(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -20,10 +21,18 @@ function theme() {
   return { layout: {
     font: { color: ink, family: "system-ui, Segoe UI, Roboto, Noto Sans, sans-serif", size: 13 },
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", hovermode: "closest",
-    colorway: night ? ["#e8eaed", "#8d98a5", "#5b6672"] : ["#2b3036", "#7c8792", "#b9c0c7"],
+    colorway: night ? ["#c3cad2", "#8d98a5", "#5b6672"] : ["#4a535d", "#87929d", "#bcc3ca"],
     margin: { l: 64, r: 40, t: 40, b: 50 }, xaxis: axis, yaxis: axis,
     hoverlabel: { bgcolor: paper, bordercolor: "#888", font: { color: ink }, align: "left", namelength: -1 },
   } };
+}
+
+// On a telephone names give way to the picture; pointing still tells them.
+function slim(figure, layout, width) {
+  const bare = (axis) => ({ ...axis, title: undefined, showticklabels: false }), { xaxis, yaxis } = layout;
+  const margin = { ...layout.margin, l: 52, r: 12 };
+  if (!figure.square) return { margin, ...((xaxis.tickvals || []).length > 10 && { xaxis: bare(xaxis) }) };
+  return { margin, height: width, ...(xaxis.type === "category" && { xaxis: bare(xaxis), yaxis: bare(yaxis) }) };
 }
 
 function draw(figure) {
@@ -34,7 +43,10 @@ function draw(figure) {
     ...(trace.line && { line: { ...trace.line, color: trace.line.color === "ink" ? look.layout.font.color : trace.line.color } }),
   }));
   const layout = { ...figure.layout, ...(choice && choice.layout), template: look, uirevision: figure.id };
-  return Plotly.react(place, data, structuredClone(layout), { responsive: true, displaylogo: false });
+  const width = printing ? PRINTED : place.clientWidth;
+  layout.width = width;
+  if (width < NARROW) Object.assign(layout, slim(figure, layout, width));
+  return Plotly.react(place, data, structuredClone(layout), { displaylogo: false });
 }
 
 function figureOf(figure) {
@@ -46,7 +58,7 @@ function figureOf(figure) {
     select.onchange = () => { wanted[figure.id] = Number(select.value); draw(figure); };
     frame.append(element("p", { class: "choice" }, element("label", { for: select.id }, figure.choices.label + " "), select));
   }
-  frame.append(element("div", { id: figure.id, class: "plot", role: "img", "aria-label": figure.label, tabindex: 0 }));
+  frame.append(element("div", { id: figure.id, class: figure.square ? "plot square" : "plot", role: "img", "aria-label": figure.label, tabindex: 0 }));
   return frame;
 }
 
@@ -124,7 +136,7 @@ function tableOf(table, palette) {
 }
 
 function sectionOf(part, palette) {
-  const made = element("section", { id: part.id }, element("h2", {}, part.title), element("p", {}, part.text));
+  const made = element("section", { id: part.id }, element(part.below ? "h3" : "h2", {}, part.title), element("p", {}, part.text));
   made.append(...(part.figures || []).map(figureOf));
   if (part.table) made.append(...tableOf(part.table, palette));
   if (part.command) made.append(element("pre", { tabindex: 0 }, part.command));
@@ -143,7 +155,7 @@ function render(news) {
   if ($("content").dataset.ids !== ids) { // a section came or went: lay the page out anew
     for (const old of document.querySelectorAll("main > section")) old.remove();
     $("content").append(...news.sections.map((part) => sectionOf(part, news.palette)));
-    document.querySelector("nav").replaceChildren(...news.sections.map((part) =>
+    document.querySelector("nav").replaceChildren(...news.sections.filter((part) => !part.below).map((part) =>
       element("a", { href: "#" + part.id }, part.title)));
     $("content").dataset.ids = ids;
   }
@@ -153,26 +165,31 @@ function render(news) {
 
 const redraw = () => Promise.all(shown.sections.flatMap((part) => (part.figures || []).map(draw)));
 
+async function ask(path) {
+  const answer = await fetch(path);
+  return answer.ok ? answer.json() : null; // not ok: a file is being replaced, so ask again
+}
+
 async function follow() {
-  let round = null;
-  for (;;) {
+  for (let seen, over = false; !over; await new Promise((done) => setTimeout(done, 500))) {
+    let state, news;
     try {
-      const state = await (await fetch("state.json")).json();
-      if (round !== state.stamp) {
-        render(await (await fetch("document.json?" + encodeURIComponent(state.stamp))).json());
-        round = state.stamp;
-      }
-      $("state").textContent = state.said;
-      if (state.over) return;
+      state = await ask("state.json");
+      news = state && state.stamp !== seen && await ask("document.json?" + encodeURIComponent(state.stamp));
     } catch (error) {
       $("state").textContent = "feddag watch has ended; this is what it showed last";
       return;
     }
-    await new Promise((done) => setTimeout(done, 500));
+    if (news) {
+      await render(news);
+      ({ stamp: seen, over } = state);
+      $("state").textContent = state.said;
+    }
   }
 }
 
 dark.addEventListener("change", redraw);
+addEventListener("resize", () => { cancelAnimationFrame(resized); resized = requestAnimationFrame(redraw); });
 addEventListener("beforeprint", () => { printing = true; redraw(); });
 addEventListener("afterprint", () => { printing = false; redraw(); });
 render(JSON.parse($("document").textContent)).then(() => { document.body.dataset.drawn = "yes"; });

@@ -120,13 +120,16 @@ def _grouping(left: Left) -> list[Section]:
     ordered = [labels[number] for number in order], [names[number] for number in order]
     choices = [{"label": view, "visible": [view == other for other in views]} for view in views]
     matrix = figures.proximity(views, *ordered)
-    many = len(labels) > figures.MOST_ROWS
+    many, beyond_chance = len(labels) > figures.MOST_ROWS, float(np.nanmin(known["distances"])) < 0
     text = (
         "Each row and each column is a client; dark is near. A square block on the diagonal is a cluster whose members"
         " are alike. Gaps are pairs that a view can say nothing about."
+        + (" Distances are counted beyond chance: like clients scatter around 0." if beyond_chance else "")
         + (" Neighbouring clients are drawn as one cell with their mean." if many else "")
     )
-    figure = drawn("proximity", "distances between clients", matrix, choices={"label": "distance by", "of": choices})
+    figure = drawn(
+        "proximity", "distances between clients", matrix, square=True, choices={"label": "distance by", "of": choices}
+    )
     made = [section("proximity-matrix", "Who is near whom", text, figures=[figure])]
     chosen, count = float(known["threshold"]), len(set(labels))
     finite = np.asarray(known["distances"], float)
@@ -137,7 +140,9 @@ def _grouping(left: Left) -> list[Section]:
     alpha = drawn("alpha", "loss and clusters against alpha", figures.thresholds(curve, scaled, count))
     text = (
         "The most alike merge first. Whatever has merged below the dashed line is one cluster. The second figure"
-        " shows what each threshold would have given: the loss is low where clusters are tight and few."
+        " shows what other thresholds would have given: their loss is low where clusters are tight and few. The chosen"
+        " α* lies amid a range in which the number of clusters stays the same"
+        + (", above the scatter of like clients." if beyond_chance else ".")
     )
     made.append(section("number", "Why that many clusters", text, figures=[tree, alpha]))
     if known["weights"]:
@@ -156,7 +161,8 @@ def _holdings(left: Left) -> Section | None:
     table = np.array([counts[client] for client in order], np.int64)
     names = [left.client_name(client) for client in order]
     figure = figures.holdings(table, [groups.get(client, -1) for client in order], names, left.class_names())
-    text = "How many training samples of each class each client holds" + (", cluster by cluster." if groups else ".")
+    where = "cluster by cluster; " if groups else ""
+    text = f"Training samples of each class at each client, {where}the brighter the more."
     return section("holdings", "Who holds what", text, figures=[drawn("classes", "clients by classes", figure)])
 
 

@@ -17,7 +17,7 @@ from feddag.report.run import run_document
 
 LOOPBACK = "127.0.0.1"
 LOOK_EVERY = 0.5  # seconds between looks at the run directory
-LAST_LOOK = 5.0  # seconds that an open page is given to fetch the end of the run
+LAST_LOOK = 10.0  # seconds without a question after which nobody is taken to look any more
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,13 @@ def state_of(directory: Path) -> State:
     files = RunDirectory(directory)
     running = is_running(directory)  # asked first: a run that ends while we look is then seen as running once more
     rounds = files.history.read_bytes().count(b"\n") if files.history.exists() else 0
+    said = "1 round" if rounds == 1 else f"{rounds} rounds"
     if files.result.exists():
-        return State(f"finished {rounds}", f"finished after {rounds} rounds", over=True)
+        return State(f"finished {rounds}", f"finished after {said}", over=True)
     if not running:
-        return State(f"stopped {rounds}", f"stopped after {rounds} rounds; it can be resumed", over=True)
+        return State(f"stopped {rounds}", f"stopped after {said}; it can be resumed", over=True)
     changed = files.grouping.stat().st_mtime_ns if files.grouping.exists() else 0
-    return State(f"{rounds} {changed}", f"running, {rounds} rounds done", over=False)
+    return State(f"{rounds} {changed}", f"running, {said} done", over=False)
 
 
 def is_running(directory: Path) -> bool:
@@ -63,6 +64,7 @@ class Watch:
         read_left(directory)  # refuse what is no run directory before anything is served
         self.directory = directory
         self.seen_the_end = threading.Event()
+        self.last_asked = time.monotonic()
         try:
             self.server = ThreadingHTTPServer((LOOPBACK, port), _handler(self))
         except OSError as error:
@@ -77,13 +79,14 @@ class Watch:
         return f"http://{LOOPBACK}:{self.server.server_port}/"
 
     def serve_to_end(self) -> State:
-        """Serve until the run is over and an open page has seen it."""
+        """Serve until the run is over and an open page has seen it, or nobody looks."""
         thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         thread.start()
         try:
             while not (state := state_of(self.directory)).over:
                 time.sleep(LOOK_EVERY)
-            self.seen_the_end.wait(LAST_LOOK)
+            while time.monotonic() < self.last_asked + LAST_LOOK and not self.seen_the_end.wait(LOOK_EVERY):
+                pass
         finally:
             self.server.shutdown()
             self.server.server_close()
@@ -91,6 +94,7 @@ class Watch:
 
     def answer(self, path: str) -> tuple[str, str] | None:
         """What a path holds, with its type; None if there is no such path."""
+        self.last_asked = time.monotonic()
         if path == "/state.json":
             state = state_of(self.directory)
             return json.dumps(vars(state)), "application/json"

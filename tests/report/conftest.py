@@ -15,7 +15,9 @@ HOSTILE = (
     "🦊 %{x} $1^2$ </script>",
     "שלום עולם",
     "\u202eevil",
+    "\x1b]0;taken\x07[red]bold[/red]",
 )
+HOSTILE_FILE = "<img src=x onerror=\"document.title='taken'\"> 🦊 שלום.npz"
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +27,21 @@ def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {"drift_round": 2, "drift_every": 1, "holdout": 0.1}
     feddag.run(feddag.Experiment(clients=12, groups=3, epochs=1, rounds=4, workers=1, **settings), directory)
     return directory
+
+
+@pytest.fixture(scope="session")
+def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real run whose dataset, clients and classes are all called something hostile."""
+    folder, draw = tmp_path_factory.mktemp("hostile"), np.random.default_rng(0)
+    classes = draw.integers(0, 3, 420)
+    content = {"x": draw.normal(size=(420, 6)) + classes[:, None], "y": np.array(HOSTILE)[classes]}
+    path = folder / HOSTILE_FILE
+    with path.open("wb") as file:  # savez would take the name for an ending
+        np.savez(file, client=np.array(HOSTILE)[np.arange(420) % len(HOSTILE)], **content)
+    told = {"partition": "natural", "participation": 1.0, "rounds": 2, "epochs": 1, "workers": 1}
+    feddag.run(feddag.Experiment(dataset=str(path), **told), folder / "feddag")
+    feddag.run(feddag.Experiment(dataset=str(path), **told, method="fedavg"), folder / "fedavg")
+    return folder / "feddag"
 
 
 def made_by_hand(clients: int, names: tuple[str, ...] = (), rounds: int = 3, word: str = "digits") -> Left:

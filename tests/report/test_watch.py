@@ -1,28 +1,52 @@
 """The live page with a real run in a process of its own, and the terminal."""
 
 import http.client
+import io
 import json
 import re
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 from urllib.request import urlopen
 
+import pandas
 import pytest
+from rich.console import Console
 
+import feddag
+from feddag.data.clients import lay_out
+from feddag.engines.flower import server
+from feddag.engines.flower.app import PACKAGE, write_app
+from feddag.engines.flower.engine import Delivery
+from feddag.engines.flower.launch import write_site
+from feddag.engines.flower.node import answer
+from feddag.engines.flower.wire import Parcel, write_hello
 from feddag.errors import FeddagError
+from feddag.report.terminal import show_run
 from feddag.report.watch import Watch, is_running, state_of
-from tests.test_cli import FEDDAG, QUICK, feddag
+from feddag.run import prepare
+from tests.report.conftest import HOSTILE, HOSTILE_FILE, made_by_hand
+from tests.test_cli import FEDDAG, QUICK
+from tests.test_cli import feddag as command
+
+PATIENCE = 120  # seconds: the machine may be busy
+PACED = """
+import sys, feddag
+experiment = feddag.Experiment(clients=6, groups=3, epochs=1, rounds=3, workers=1)
+feddag.run(experiment, "r", observer=lambda record: sys.stdin.readline())
+"""
 
 
 @contextmanager
-def started(*arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(
-        [*FEDDAG, *arguments], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+def started(command: list[str], cwd: Path) -> Iterator[subprocess.Popen[str]]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, cwd=cwd, text=True, **pipes)  # type: ignore[call-overload]
     try:
         yield process
     finally:
@@ -30,53 +54,134 @@ def started(*arguments: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def until(true, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
 @contextmanager
-def watched_run(tmp_path: Path, rounds: int) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str], str]]:
-    """A run, a watcher of it, and the watcher's address."""
-    with started("run", "--rounds", str(rounds), "--out", "r", *QUICK, cwd=tmp_path) as run:
-        until((tmp_path / "r/history.jsonl").exists)
-        with started("watch", "r", cwd=tmp_path) as watcher:
-            assert watcher.stdout is not None
-            address = re.search(r"http://127\.0\.0\.1:\d+/", watcher.stdout.readline())
-            assert address is not None
-            yield run, watcher, address[0]
+def paced_run(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A run of three rounds in `folder/r` that stops after each and goes on when it is told a line."""
+    with started([sys.executable, "-c", PACED], folder) as run:
+        until(lambda: (folder / "r/history.jsonl").exists() or run.poll() is not None)
+        assert run.poll() is None, run.stderr and run.stderr.read()
+        yield run
+
+
+def go_on(run: subprocess.Popen[str]) -> None:
+    assert run.stdin is not None
+    run.stdin.write("\n")
+    run.stdin.flush()
+
+
+def go_to_end(run: subprocess.Popen[str]) -> None:
+    assert run.stdin is not None
+    run.stdin.close()
+    run.stdin = None  # communicate() would flush it
+    assert run.wait(PATIENCE) == 0
+
+
+@contextmanager
+def watched_run(folder: Path) -> Iterator[tuple[subprocess.Popen[str], subprocess.Popen[str], str]]:
+    """A paced run, `feddag watch` beside it, and the address that it says."""
+    with paced_run(folder) as run, started([*FEDDAG, "watch", "r"], folder) as watcher:
+        assert watcher.stdout is not None
+        address = re.search(r"http://127\.0\.0\.1:\d+/", watcher.stdout.readline())
+        assert address is not None
+        yield run, watcher, address[0]
+
+
+def fetched(address: str) -> Any:
+    return json.loads(urlopen(address).read())
 
 
 def test_it_follows_a_run_and_stops_with_it(tmp_path: Path) -> None:
-    with watched_run(tmp_path, rounds=400) as (run, watcher, address):
+    with watched_run(tmp_path) as (run, watcher, address):
         page = urlopen(address).read().decode()
         assert "data-live" in page and "connect-src 'self'" in page
-        first = json.loads(urlopen(address + "state.json").read())
-        assert first["said"].startswith("running") and not first["over"]
-        until(lambda: json.loads(urlopen(address + "state.json").read())["stamp"] != first["stamp"])
-        assert json.loads(urlopen(address + "document.json").read())["title"] == "feddag on digits"
-        assert run.wait(60) == 0
-        said, complaint = watcher.communicate(timeout=20)
+        first = fetched(address + "state.json")
+        assert (first["said"], first["over"]) == ("running, 1 round done", False)
+        assert fetched(address + "document.json")["title"] == "feddag on digits"
+        go_on(run)
+        until(lambda: fetched(address + "state.json")["said"] == "running, 2 rounds done")
+        assert fetched(address + "state.json")["stamp"] != first["stamp"]
+        go_to_end(run)
+        last = fetched(address + "state.json")
+        assert (last["said"], last["over"]) == ("finished after 3 rounds", True)
+        fetched(address + "document.json?" + quote(last["stamp"]))  # as an open page does: then all is seen
+        said, complaint = watcher.communicate(timeout=PATIENCE)
         assert (watcher.returncode, complaint) == (0, "")
-        assert said == "the run has finished after 400 rounds\n"
+        assert said == "the run has finished after 3 rounds\n"
 
 
 def test_it_notices_a_run_that_was_killed(tmp_path: Path) -> None:
-    with watched_run(tmp_path, rounds=100_000) as (run, watcher, _):
+    with paced_run(tmp_path) as run:
+        watch = Watch(tmp_path / "r")
+        assert not state_of(tmp_path / "r").over
         run.kill()
         run.wait()
-        said, _ = watcher.communicate(timeout=20)
-        assert re.fullmatch(r"the run has stopped after \d+ rounds; it can be resumed\n", said)
+    watch.seen_the_end.set()  # nobody looks
+    assert watch.serve_to_end().said == "stopped after 1 round; it can be resumed"
     assert not is_running(tmp_path / "r")
-    assert state_of(tmp_path / "r").over
+
+
+class WithoutWay:
+    """Flower's grid without a network: each node's own program answers in place."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.answers = folder, list[Parcel]()
+
+    def nodes(self) -> set[str]:
+        return {"0", "1", "2"}
+
+    def greet(self, node: str) -> str:
+        return self._keep(write_hello(int(node)))
+
+    def send(self, node: str, parcel: Parcel) -> str:
+        site = {"client-id": int(node), "data": f"{self.folder}/{node}.npz", "state": f"{self.folder}/state"}
+        return self._keep(answer(parcel, site, {}, self.folder / "app" / PACKAGE))
+
+    def receive(self, messages: Iterable[str]) -> list[Delivery]:
+        return [Delivery(message, self.answers[int(message)]) for message in messages]
+
+    def _keep(self, parcel: Parcel) -> str:
+        self.answers.append(parcel)
+        return str(len(self.answers) - 1)
+
+
+def test_a_run_on_flower_is_watched_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = feddag.Experiment(clients=3, groups=3, epochs=1, rounds=2, trainer="torch")
+    dataset, partition, _ = prepare(experiment)
+    data = lay_out(dataset, partition, experiment.seed)
+    write_app(tmp_path / "app", experiment)
+    for client in range(3):
+        write_site(tmp_path / f"{client}.npz", data, client)
+    seen = []
+
+    def look(record: dict[str, Any]) -> None:  # after each round, while the server app is at work
+        state, document = json.loads(watch.answer("/state.json")[0]), json.loads(watch.answer("/document.json")[0])
+        seen.append((state["said"], {section["id"] for section in document["sections"]}))
+
+    monkeypatch.setattr(server, "GridCarrier", lambda grid: WithoutWay(tmp_path))
+    monkeypatch.setattr(server, "_say", look)
+    terms = {"deadline": 60, "minimum": 3, "patience": 3, "largest-reply": 64}
+    (tmp_path / "r").mkdir()
+    (tmp_path / "r/experiment.toml").write_text(experiment.to_toml())
+    watch = Watch(tmp_path / "r")
+    server.serve(None, {"out": str(tmp_path / "r"), "resume": False, **terms}, tmp_path / "app" / PACKAGE)
+    watch.seen_the_end.set()
+    assert watch.serve_to_end().said == "finished after 2 rounds"
+    assert [said for said, _ in seen] == ["running, 1 round done", "running, 2 rounds done"]
+    told = {"learning", "proximity-matrix", "number", "holdings", "clients", "experiment"}
+    assert all(told <= sections for _, sections in seen)
 
 
 def test_only_this_machine_is_answered_and_only_what_there_is(real_run: Path) -> None:
     watch = Watch(real_run)
     assert watch.server.server_address[0] == "127.0.0.1"
-    thread = threading.Thread(target=watch.serve_to_end)
+    thread = threading.Thread(target=watch.server.serve_forever)
     thread.start()
     codes = {}
     for host, path in [("evil.example", "/"), ("localhost", "/state.json"), ("127.0.0.1", "/../experiment.toml")]:
@@ -84,8 +189,9 @@ def test_only_this_machine_is_answered_and_only_what_there_is(real_run: Path) ->
         connection.request("GET", path, headers={"Host": f"{host}:{watch.server.server_port}"})
         codes[host, path] = connection.getresponse().status
         connection.close()
-    watch.seen_the_end.set()
-    thread.join(20)
+    watch.server.shutdown()
+    watch.server.server_close()
+    thread.join()
     assert list(codes.values()) == [403, 200, 404]
 
 
@@ -100,7 +206,7 @@ def test_what_is_no_run_or_no_free_port_is_refused(real_run: Path, tmp_path: Pat
 
 
 def test_the_essentials_are_shown(real_run: Path) -> None:
-    done = feddag("show", real_run, cwd=real_run)
+    done = command("show", real_run, cwd=real_run)
     result = json.loads((real_run / "result.json").read_text())
     assert done.returncode == 0, done.stderr
     assert "feddag on digits, label-skew, seed 0; 4 of 4 rounds" in done.stdout
@@ -109,16 +215,27 @@ def test_the_essentials_are_shown(real_run: Path) -> None:
     assert "drifted and" in done.stdout or "changed cluster" in done.stdout
 
 
+def test_hostile_names_are_text_in_the_terminal(hostile_run: Path) -> None:
+    done = command("show", hostile_run, cwd=hostile_run)
+    assert done.returncode == 0, done.stderr
+    assert f"feddag on {hostile_run.parent / HOSTILE_FILE}, natural" in done.stdout
+    written = io.StringIO()
+    show_run(Console(file=written, force_terminal=True, color_system=None), made_by_hand(3, HOSTILE[-3:]))
+    assert all(part in written.getvalue() for part in ("[red]bold[/red] 0.", "evil 0.", f"{HOSTILE[-3]} 0."))
+    assert not set("\x07\u202e") & set(done.stdout + written.getvalue()) and "\x1b]0" not in written.getvalue()
+
+
 def test_history_loads_in_one_line_of_pandas(real_run: Path) -> None:
-    pandas = pytest.importorskip("pandas")
     table = pandas.read_json(real_run / "history.jsonl", lines=True)
     assert table["round"].tolist() == [1, 2, 3, 4]
+    means = [record["accuracy"]["mean"] for record in feddag.load(real_run).history]
+    assert table["accuracy"].str["mean"].tolist() == means
 
 
 def test_the_report_can_be_left_out_and_the_logger_must_be_known(tmp_path: Path) -> None:
-    done = feddag("run", "--rounds", "1", "--no-report", "--out", "r", *QUICK, cwd=tmp_path)
+    done = command("run", "--rounds", "1", "--no-report", "--out", "r", *QUICK, cwd=tmp_path)
     assert done.returncode == 0 and "report:" not in done.stdout
     assert not (tmp_path / "r/report.html").exists()
-    done = feddag("run", "--rounds", "1", "--log", "tensorbord", *QUICK, cwd=tmp_path)
+    done = command("run", "--rounds", "1", "--log", "tensorbord", *QUICK, cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "did you mean 'tensorboard'?" in done.stderr
