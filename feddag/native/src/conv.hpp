@@ -188,7 +188,7 @@ private:
     void add_by_taps(const T* x, const T* gy, const Pass& pass) {
         if (!pass.sgd) return;
         static constexpr auto add = tap_adders<T>(std::make_integer_sequence<int, kTaps>());
-        const Windows<T> windows{origin_, target_, window_, pass.batch, channels_, in.size(), out.size()};
+        const Windows windows{origin_, target_, window_, pass.batch, channels_, in.size(), out.size()};
         T sums[kTaps * L];
         for (int c = 0; c < channels_; c += L)
             in_chunks(int(tap_.size()), kTaps, [&](int first, int taps) {
@@ -234,7 +234,7 @@ private:
     std::vector<int> window_;           // pixels of a window, as input offsets from its origin
     std::vector<int> origin_, target_;  // windows of a sample: offset of the input patch, of the output pixel
     std::vector<int> shift_, tap_;      // vectors of a patch and its elements, as input offsets
-    bool few_taps_;
+    bool few_taps_;                     // few enough that lists of winners cost more than they save
     std::vector<const T*> left_;        // patches of the windows computed together
     Buffer<T> packed_, pixels_, bias_;
     Buffer<Index<T>> winner_;

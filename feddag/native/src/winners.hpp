@@ -54,17 +54,17 @@ void spread_listed(const T* weights, std::ptrdiff_t patch, const int* shift, con
     FEDDAG_UNROLL for (int v = 0; v < V; v++) store(gx + shift[v], total[v]);
 }
 
-// Windows of a batch and what came back for them, for one vector of channels.
-template <class T> struct Windows {
-    const std::vector<int>&origin, &target, &pixel;  // as in Conv: input offset, output offset, pixels of a window
+// The windows of a batch: of each its input and output offset, the pixels of any, steps from sample to sample.
+struct Windows {
+    const std::vector<int>&origin, &target, &pixel;
     int samples, channels;
-    std::size_t x_step, gradient_step;  // from sample to sample
+    std::size_t x_step, gradient_step;
 };
 
 // sum[t] += x[tap[t]] * gradient over all pixels and the channels that won there, V taps at once. Most products are
 // zero, but where a patch is small, that is cheaper than keeping lists.
 template <class T, int V>
-void add_taps(const T* x, const T* gradient, const Index<T>* from, const Windows<T>& w, const int* tap, T* sum) {
+void add_taps(const T* x, const T* gradient, const Index<T>* from, const Windows& w, const int* tap, T* sum) {
     Vec<T> total[V] = {};
     for (int q = 0; q < w.samples; q++, x += w.x_step, gradient += w.gradient_step)
         for (std::size_t i = 0; i < w.origin.size(); i++, from += w.channels) {

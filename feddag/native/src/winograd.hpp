@@ -1,10 +1,10 @@
 // Convolution with fewer products: minimal filtering after Winograd, which is Toom-Cook's way to multiply polynomials.
 //
-// M neighbouring outputs of a filter with R taps are coefficients of a product of polynomials. The product is known from
-// its values at M + R - 1 points, and each value is one multiplication. So a tile of M x M outputs costs (M + R - 1)^2
-// products instead of (M R)^2: with M = 4, 64 instead of 400 for a 5 x 5 kernel, 36 instead of 144 for 3 x 3. Values of
-// the weights are taken once a step. What remains is one matrix product over the channels for each point, between taking
-// values of the input and interpolating the output, which are sums with small constants.
+// M neighbouring outputs of a filter with R taps are coefficients of a product of polynomials. The product is known
+// from its values at M + R - 1 points, and each value is one multiplication. So a tile of M x M outputs costs
+// (M + R - 1)^2 products instead of (M R)^2: with M = 4, 64 instead of 400 for a 5 x 5 kernel, 36 instead of 144 for
+// 3 x 3. Values of the weights are taken once a step. What remains is one matrix product over the channels for each
+// point, between taking values of the input and interpolating the output, which are sums with small constants.
 //
 // The points are 0, infinity and pairs +a, -a: a polynomial's even and odd halves serve both points of a pair.
 #pragma once
