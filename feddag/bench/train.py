@@ -11,7 +11,8 @@ The engines start and warm up outside the timing, but put weights out, convert p
 The ways take turns within each repetition, so that a disturbance hits all of them; numbers are medians.
 
 The load is that of the machine before a case began. Other programs make the ways that need all cores at once, naive and
-central, look many times slower than they are, and the ratios too good: measure on a quiet machine.
+central, look many times slower than they are, and the ratios too good: measure on a quiet machine. Ratios per core are
+of processor time, every way on one thread of this process with the smallest clients: they hold on a busy machine too.
 """
 
 import contextlib
@@ -62,9 +63,10 @@ MODELS: dict[str, ModelSpec] = {
 }
 BATCH_SIZES = (10, 32, 64)
 WAYS = ("naive", "torch", "native", "central")
+ENGINES = ("torch", "native")
 COLUMNS = (
     *("model", "batch", "naive/s", "torch/s", "native/s", f"central {CENTRAL_BATCH}/s"),
-    *("torch", "native", "central", "native GFLOP/s", "best GEMM", "load"),
+    *("torch", "native", "central", "torch per core", "native per core", "native GFLOP/s", "best GEMM", "load"),
 )
 
 
@@ -104,6 +106,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
             *(row["model"], str(row["batch_size"])),
             *(shown(row[way]) for way in WAYS),
             *(shown(row[f"{way}_ratio"], 1, "x") for way in WAYS[1:]),
+            *(shown(row[f"{way}_core_ratio"], 1, "x") for way in ENGINES),
             *(shown(row["native_gflops"], 1), shown(row["best_gemm_gflops"], 1), shown(row["load"], 1)),
         ]
         for row in rows
@@ -146,14 +149,16 @@ def _measure(name: str, data: ClientData, batch_size: int, repeat: int) -> dict[
     network = native_network(spec)
     threads = torch.get_num_threads()
     seconds: dict[str, list[float]] = {}
+    core_seconds: dict[str, list[float]] = {}
     load = round(os.getloadavg()[0], 2)
     with contextlib.ExitStack() as stack:
-        ways = {
-            "naive": _naive(spec, data, start, batch_size),
-            "torch": _engine(stack, data, Workplace(spec, settings, 0), start),
-            **({"native": _engine(stack, data, Workplace(spec, settings, 0, network), start)} if network else {}),
-            "central": _central(spec, data, start),
-        }
+        places = {"torch": Workplace(spec, settings, 0)}
+        if network:
+            places["native"] = Workplace(spec, settings, 0, network)
+        naive = _naive(spec, data, start, batch_size)
+        engines = {way: _engine(stack, data, place, start, CORES) for way, place in places.items()}
+        ways = {"naive": naive, **engines, "central": _central(spec, data, start)}
+        alone = {"naive": naive} | {way: _engine(stack, data, place, start, 1) for way, place in places.items()}
         for repetition in range(repeat + 1):  # the first warms up, on a few clients
             for way, train in ways.items():
                 torch.set_num_threads(threads if way in ("naive", "central") else 1)
@@ -161,8 +166,15 @@ def _measure(name: str, data: ClientData, batch_size: int, repeat: int) -> dict[
                 train(everyone if repetition else smallest)
                 if repetition:
                     seconds.setdefault(way, []).append(time.perf_counter() - began)
+            torch.set_num_threads(1)
+            for way, train in alone.items():
+                began = time.process_time()
+                train(smallest)
+                if repetition:
+                    core_seconds.setdefault(way, []).append(time.process_time() - began)
     torch.set_num_threads(threads)
     rates = {way: len(data.y) / statistics.median(times) for way, times in seconds.items()}
+    core = {way: statistics.median(times) for way, times in core_seconds.items()}
     flops = dense_flops(spec)
     return {
         "model": name,
@@ -173,9 +185,11 @@ def _measure(name: str, data: ClientData, batch_size: int, repeat: int) -> dict[
         "samples": len(data.y),
         **{way: round(rates[way], 1) if way in rates else None for way in WAYS},
         **{f"{way}_ratio": round(rates[way] / rates["naive"], 2) if way in rates else None for way in WAYS[1:]},
+        **{f"{way}_core_ratio": round(core["naive"] / core[way], 2) if way in core else None for way in ENGINES},
         # As if no work were left out; the native trainer skips what pooling and ReLU make zero.
         "native_gflops": round(rates["native"] * flops / 1e9, 1) if network else None,
         "seconds": seconds,
+        "core_seconds": core_seconds,
     }
 
 
@@ -204,8 +218,8 @@ def _central(spec: ModelSpec, data: ClientData, start: Weights) -> Way:
     return train
 
 
-def _engine(stack: contextlib.ExitStack, data: ClientData, place: Workplace, start: Weights) -> Way:
-    engine = LocalEngine(data, place, CORES)
+def _engine(stack: contextlib.ExitStack, data: ClientData, place: Workplace, start: Weights, workers: int) -> Way:
+    engine = LocalEngine(data, place, workers)
     stack.callback(engine.close)
 
     def train(clients: Sequence[int]) -> None:

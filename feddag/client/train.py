@@ -132,6 +132,7 @@ def train(
     diversity: float = 0.0,
 ) -> tuple[Weights, Tensor]:
     """SGD with momentum and weight decay on mean cross-entropy; returns the new weights and the loss of every step."""
+    pool_first(model)
     load_weights(model, start)
     seed_dropout(model, dropout_key)
     model.train()
@@ -160,6 +161,21 @@ def train(
             optimiser.step()
             losses[step] = loss.detach()
     return {name: value.detach().clone() for name, value in model.state_dict().items()}, losses
+
+
+def pool_first(model: nn.Module) -> None:
+    """Put every max-pool before the ReLU that feeds it: the same values and gradients, and less work for ReLU.
+
+    >>> layers = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2))
+    >>> pool_first(layers)
+    >>> [type(layer).__name__ for layer in layers]
+    ['Conv2d', 'MaxPool2d', 'ReLU']
+    """
+    for part in model.modules():
+        if type(part) is nn.Sequential:
+            for i in range(len(part) - 1):
+                if type(part[i]) is nn.ReLU and type(part[i + 1]) is nn.MaxPool2d:
+                    part[i], part[i + 1] = part[i + 1], part[i]
 
 
 def train_natively(

@@ -65,6 +65,8 @@ def test_train_rows() -> None:
         assert 3 * 5 <= row["samples"] <= 3 * 15
         assert all(row[way] > 0 and len(row["seconds"][way]) == 2 for way in ways)
         assert all(row[f"{way}_ratio"] > 0 for way in ways if way != "naive")
+        assert all(row[f"{way}_core_ratio"] > 0 for way in train.ENGINES if way in ways)
+        assert [len(times) for times in row["core_seconds"].values()] == [2] * (len(ways) - 1)
     json.dumps(rows)
     assert all(len(line) == len(train.COLUMNS) for line in train.table(rows))
 
@@ -72,7 +74,7 @@ def test_train_rows() -> None:
 def test_train_without_the_native_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train, "native_network", lambda spec: None)
     (row,) = train.measure(["mlp"], [10], repeat=1, samples=10, clients=2)
-    assert row["native"] is row["native_ratio"] is row["native_gflops"] is None
+    assert row["native"] is row["native_ratio"] is row["native_gflops"] is row["native_core_ratio"] is None
     assert train.table([row])[0][4] == "-"
 
 

@@ -58,6 +58,25 @@ def test_the_proximal_term_really_acts() -> None:
     assert abs(held - 0.3) < 0.9 * abs(free - 0.3)
 
 
+def test_pooling_before_relu_changes_neither_values_nor_gradients() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 3, 2), nn.ReLU(), nn.MaxPool2d(3, 1)]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(3, 2)).double()
+    x, y = torch.randn(6, 1, 10, 10, dtype=torch.float64).round(decimals=1), torch.tensor([0, 1, 1, 0, 1, 0])
+    x[:, :, :4] = 0  # windows of equal values
+    slopes = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
+    expected = {
+        name: value.detach() - 0.5 * slope
+        for (name, value), slope in zip(model.named_parameters(), slopes, strict=True)
+    }
+    start = {name: value.clone() for name, value in model.state_dict().items()}
+    local = LocalSettings(lr=0.5, momentum=0.0, weight_decay=0.0)
+    got, _ = train(model, start, x, y, [np.arange(6)], local)
+    assert [type(layer).__name__ for layer in model][1:6] == ["MaxPool2d", "ReLU", "Conv2d", "MaxPool2d", "ReLU"]
+    for name, value in expected.items():
+        torch.testing.assert_close(got[name], value, rtol=1e-13, atol=1e-13)
+
+
 @given(samples=st.integers(1, 40), batch=st.integers(1, 17), epochs=st.integers(1, 4))
 @settings(max_examples=60, deadline=None)
 def test_every_epoch_sees_every_sample_once(samples: int, batch: int, epochs: int) -> None:

@@ -234,6 +234,69 @@ def test_wide_layers_agree_with_torch_in_double(clip: float | None, two: bool) -
         np.testing.assert_allclose(trained[name], expected, rtol=1e-9, atol=1e-11, err_msg=name)
 
 
+def small_windows(channels: tuple[int, int], kernel: int, padding: int, pool: int, relu: bool) -> nn.Sequential:
+    """A first convolution that makes many channels, and one whose kernel and windows suit Winograd's tiles."""
+    after = [*([nn.ReLU()] if relu else []), *([nn.MaxPool2d(pool)] if pool > 1 else []), nn.Flatten()]
+    return nn.Sequential(nn.Conv2d(2, channels[0], 1), nn.Conv2d(*channels, kernel, padding=padding), *after)
+
+
+WINOGRAD = [
+    # image, channels, kernel, padding, pool, relu: one tile, tiles that overlap, whole and partly filled vectors
+    ((6, 6), (16, 16), 3, 0, 1, False),
+    ((7, 9), (16, 20), 3, 1, 1, True),
+    ((9, 14), (32, 33), 3, 1, 2, True),
+    ((11, 8), (20, 64), 3, 0, 2, False),
+    ((9, 9), (13, 16), 3, 1, 4, True),
+    ((8, 8), (16, 16), 5, 0, 2, True),
+    ((9, 13), (16, 48), 5, 2, 1, True),
+    ((14, 14), (16, 32), 5, 2, 2, True),
+    ((5, 7), (64, 17), 5, 2, 2, False),
+]
+
+
+@pytest.mark.parametrize(("side", "channels", "kernel", "padding", "pool", "relu"), WINOGRAD)
+def test_winograd_agrees_with_torch(
+    side: tuple[int, int], channels: tuple[int, int], kernel: int, padding: int, pool: int, relu: bool
+) -> None:
+    torch.manual_seed(3)
+    encoder = small_windows(channels, kernel, padding, pool, relu)
+    shape = (2, *side)
+    model = Single(encoder, nn.Linear(width(encoder, shape), 5)).double()
+    x = torch.randn(9, *shape, dtype=torch.float64)
+    network = native.describe(model, shape)
+    assert network is not None
+    order = np.concatenate([np.random.default_rng(i).permutation(9) for i in range(4)])
+    data = native.samples(x), np.arange(9) % 5, order, np.array([4, 5] * 4)
+    job = Job(network, weights_of(model), *data, lr=0.02, momentum=0.5)
+    scores = native.scores(network, job.weights, job.x)
+    single = native.scores(network, {k: v.astype("f4") for k, v in job.weights.items()}, job.x.astype("f4"))
+    np.testing.assert_allclose(single, scores, rtol=1e-5, atol=1e-5 * np.abs(scores).max())
+    trained, losses = native.train(job)
+    np.testing.assert_allclose(losses, torch_train(model, x, job), rtol=1e-11)
+    for name, expected in weights_of(model).items():
+        np.testing.assert_allclose(trained[name], expected, rtol=1e-9, atol=1e-11, err_msg=name)
+
+
+@pytest.mark.parametrize("pool", [1, 2, 3])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_gradients_of_small_patches_agree_with_torch(channels: int, pool: int) -> None:
+    """Few taps are summed pixel by pixel: with fewer and more output channels than a vector has lanes."""
+    torch.manual_seed(4)
+    for outputs in (3, 20):
+        encoder = nn.Sequential(nn.Conv2d(channels, outputs, 5, padding=2), nn.MaxPool2d(pool), nn.ReLU(), nn.Flatten())
+        shape = (channels, 9, 8)
+        model = Single(encoder, nn.Linear(width(encoder, shape), 4)).double()
+        x = torch.randn(6, *shape, dtype=torch.float64)
+        network = native.describe(model, shape)
+        assert network is not None
+        data = native.samples(x), np.arange(6) % 4, np.arange(6).repeat(2), np.array([4, 3, 5])
+        job = Job(network, weights_of(model), *data, lr=0.05, momentum=0.5)
+        trained, losses = native.train(job)
+        np.testing.assert_allclose(losses, torch_train(model, x, job), rtol=1e-11)
+        for name, expected in weights_of(model).items():
+            np.testing.assert_allclose(trained[name], expected, rtol=1e-9, atol=1e-11, err_msg=name)
+
+
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=30, deadline=None)
 def test_one_step_agrees_with_torch_in_single_precision(seed: int) -> None:

@@ -13,7 +13,8 @@
 
 namespace feddag {
 
-constexpr int kChunk = kVectorBytes == 64 ? 12 : 8;  // vectors of a patch held in registers at once
+constexpr int kChunk = kVectorBytes == 64 ? 13 : 8;  // vectors of a patch held in registers at once
+constexpr int kTaps = kVectorBytes == 64 ? 27 : 12;   // sums of single taps held in registers at once
 
 // A winner in its channel's list: the patch it won with and its gradient.
 template <class T> struct Win {
@@ -53,6 +54,34 @@ void spread_listed(const T* weights, std::ptrdiff_t patch, const int* shift, con
     FEDDAG_UNROLL for (int v = 0; v < V; v++) store(gx + shift[v], total[v]);
 }
 
+// The windows of a batch: of each its input and output offset, the pixels of any, steps from sample to sample.
+struct Windows {
+    const std::vector<int>&origin, &target, &pixel;
+    int samples, channels;
+    std::size_t x_step, gradient_step;
+};
+
+// sum[t] += x[tap[t]] * gradient over all pixels and the channels that won there, V taps at once. Most products are
+// zero, but where a patch is small, that is cheaper than keeping lists.
+template <class T, int V>
+void add_taps(const T* x, const T* gradient, const Index<T>* from, const Windows& w, const int* tap, T* sum) {
+    Vec<T> total[V] = {};
+    for (int q = 0; q < w.samples; q++, x += w.x_step, gradient += w.gradient_step)
+        for (std::size_t i = 0; i < w.origin.size(); i++, from += w.channels) {
+            const Vec<T> all = load(gradient + w.target[i]);
+            const Vec<Index<T>> winner = load(from);
+            for (int pixel : w.pixel) {
+                const Index<T> here = w.origin[i] + pixel;
+                const Vec<T> won = winner == here ? all : Vec<T>{};
+                FEDDAG_UNROLL for (int v = 0; v < V; v++) total[v] += won * x[here + tap[v]];
+            }
+        }
+    FEDDAG_UNROLL for (int v = 0; v < V; v++) store(sum + v * kLanes<T>, total[v]);
+}
+
+template <class T, int... V> constexpr auto tap_adders(std::integer_sequence<int, V...>) {
+    return std::array{add_taps<T, V + 1>...};
+}
 template <class T, int... V> constexpr auto adders(std::integer_sequence<int, V...>) {
     return std::array{add_listed<T, V + 1>...};
 }
@@ -60,11 +89,11 @@ template <class T, int... V> constexpr auto spreaders(std::integer_sequence<int,
     return std::array{spread_listed<T, V + 1>...};
 }
 
-// Calls work(first vector, count) for chunks of nearly equal size.
-template <class Work> void in_chunks(int vectors, Work work) {
-    const int chunks = (vectors + kChunk - 1) / kChunk;
+// Calls work(first, count) for chunks of nearly equal size.
+template <class Work> void in_chunks(int all, int most, Work work) {
+    const int chunks = (all + most - 1) / most;
     for (int i = 0, first = 0; i < chunks; i++) {
-        const int count = (vectors - first) / (chunks - i);
+        const int count = (all - first) / (chunks - i);
         work(first, count);
         first += count;
     }
@@ -110,7 +139,7 @@ public:
     void add_patches(const T* x, const std::vector<int>& shift, T* gradient) const {
         static constexpr auto add = adders<T>(std::make_integer_sequence<int, kChunk>());
         const std::size_t patch = shift.size() * kLanes<T>;
-        in_chunks(int(shift.size()), [&](int first, int vectors) {
+        in_chunks(int(shift.size()), kChunk, [&](int first, int vectors) {
             for (std::size_t c = 0; c < end_.size(); c++) {
                 const Win<T>* begin = by_channel_.data() + c * most_;
                 T* sum = gradient + c * patch + first * kLanes<T>;
@@ -121,7 +150,7 @@ public:
     void spread_patches(const T* weights, const std::vector<int>& shift, T* gx) const {
         static constexpr auto spread = spreaders<T>(std::make_integer_sequence<int, kChunk>());
         const std::ptrdiff_t patch = std::ptrdiff_t(shift.size()) * kLanes<T>;
-        in_chunks(int(shift.size()), [&](int first, int vectors) {
+        in_chunks(int(shift.size()), kChunk, [&](int first, int vectors) {
             for (const Spot& spot : spots_)
                 spread[vectors - 1](weights + first * kLanes<T>, patch, &shift[first], &number_[spot.first],
                                     &gradient_[spot.first], spot.count, gx + spot.patch);
