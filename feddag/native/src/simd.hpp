@@ -21,7 +21,11 @@ constexpr int kVectorBytes = 16, kTileRows = 6;
 #endif
 
 // Before a loop over an array of vectors: only an unrolled loop lets the compiler keep the array in registers.
+#if defined(__SANITIZE_ADDRESS__)
+#define FEDDAG_UNROLL  // checked builds need not be fast, and compile in minutes only without
+#else
 #define FEDDAG_UNROLL _Pragma("GCC unroll 32")
+#endif
 
 // An integer as wide as T, so that comparing numbers and choosing between integers use the same lanes.
 template <class T> using Index = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
