@@ -99,7 +99,7 @@ class Step(ABC):
 def _cargo(item: object) -> Iterator[Ref | Tensor]:
     if isinstance(item, Ref | Tensor):
         yield item
-    elif isinstance(item, Mapping):
+    elif isinstance(item, dict):  # not Mapping: asking for that is slow, and every job is asked several times
         yield from _cargo(list(item.values()))
     elif isinstance(item, list | tuple):
         for part in item:

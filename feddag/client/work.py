@@ -94,5 +94,10 @@ def to_tensor(x: NDArray[Any], mean: ArrayLike, std: ArrayLike) -> Tensor:
     >>> to_tensor(np.full((1, 2, 2, 1), 3, np.uint8), [1.0], [2.0])[0, 0, 0]
     tensor([1., 1.])
     """
-    normalised = torch.from_numpy((x - np.asarray(mean, np.float32)) / np.asarray(std, np.float32))
+    mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    rows = x
+    if x.ndim == 4 and mean.size > 1:  # a whole row at a time: NumPy is slow along three channels
+        rows = x.reshape(*x.shape[:2], -1)
+        mean, std = np.tile(mean, x.shape[2]), np.tile(std, x.shape[2])
+    normalised = torch.from_numpy(((rows - mean) / std).reshape(x.shape))
     return normalised.permute(0, 3, 1, 2) if x.ndim == 4 else normalised
