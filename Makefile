@@ -40,12 +40,15 @@ $(BIN)/python -c 'import sys, tomllib; \
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --requirement /dev/stdin
 endef
 
-# Real Flower programs on this machine (minutes; installs Flower into .venv, once).
+# Real Flower programs on this machine (minutes; installs Flower into .venv, once, and unpacks nginx there if it can).
 test-flower: $(VENV)/.flower
-	FEDDAG_TEST_FLOWER=1 OMP_NUM_THREADS=1 $(BIN)/pytest tests/engines/test_flower_processes.py tests/engines/test_flower_guide.py
+	FEDDAG_TEST_FLOWER=1 FEDDAG_NGINX=$$(ls $(CURDIR)/$(VENV)/nginx/usr/sbin/nginx 2>/dev/null) OMP_NUM_THREADS=1 $(BIN)/pytest tests/engines/test_flower_processes.py tests/engines/test_flower_guide.py
 
 $(VENV)/.flower: $(READY)
 	@$(call install_extras,flower-simulation)
+	@command -v nginx >/dev/null || { cd $(VENV) && { [ "$$(id -u)" != 0 ] || apt-get update -qq; } && \
+		apt-get download -qq nginx && dpkg -x nginx_*.deb nginx && rm nginx_*.deb; } || \
+		echo "there is no nginx, and it cannot be had here: its part of the guide will not be tried"
 	@touch $@
 
 # The pages in a real Chromium (a minute; installs Chromium where apt-get may, and Playwright into .venv, once).
