@@ -149,7 +149,8 @@ def show_changes(console: Console, result: Record) -> None:
         shown += [f"{placed:.0%} placed with their like"] if placed is not None else []
         say(console, f"joined last: {len(result['held_out'])} clients; {', '.join(shown)}")
     if drift := result.get("drift"):
-        curve = ", ".join(f"{stage} {mean:.3f}" for stage, mean in drift["accuracy_drifting"].items())
+        known = {stage: mean for stage, mean in drift["accuracy_drifting"].items() if mean is not None}
+        curve = ", ".join(f"{stage} {mean:.3f}" for stage, mean in known.items())
         alarms = f"{drift['noticed']} noticed, {drift['missed']} missed, {drift['false_alarms']} false alarms"
         say(console, f"drifted: {drift['clients']} clients; {alarms}; their accuracy: {curve}")
 

@@ -93,6 +93,8 @@ def to_tensor(x: NDArray[Any], mean: ArrayLike, std: ArrayLike) -> Tensor:
 
     >>> to_tensor(np.full((1, 2, 2, 1), 3, np.uint8), [1.0], [2.0])[0, 0, 0]
     tensor([1., 1.])
+    >>> to_tensor(np.full((1, 2, 2, 3), [1, 2, 3], np.uint8), [0.0, 1.0, 1.0], [1.0, 1.0, 0.5])[0, :, 1, 1]
+    tensor([1., 1., 4.])
     """
     mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
     rows = x

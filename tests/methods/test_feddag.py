@@ -183,6 +183,13 @@ def test_against_a_common_classifier_everyone_asks_the_same_of_an_encoder() -> N
     assert moved(before[0], method.models[0], "head") == 2.5  # its own head, by its own clients
 
 
+def test_a_cluster_with_other_names_is_asked_for_the_same_looks() -> None:
+    _, _, method = started(TWO, classifier="common")
+    method.matched[1] = [3, 2, 1, 0]
+    plain, turned = method._common_classifier(0)["head.weight"], method._common_classifier(1)["head.weight"]
+    assert torch.equal(turned, plain.flip(0)) and not torch.equal(turned, plain)
+
+
 def test_what_is_used_has_the_secondary_encoder_that_its_head_knows() -> None:
     _, federation, method = started(TWO)
     federation.begin_round(1)
