@@ -6,6 +6,7 @@ data (arrays and numbers). A method never learns which engine carried the jobs a
 
 import contextlib
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -93,17 +94,15 @@ class Step(ABC):
 
     def cargo(self) -> Iterator[Ref | Tensor]:
         """All that must travel to the client for this step: weights by reference, and arrays of the step's own."""
-        return _cargo(vars(self))
+        return _cargo(vars(self).values())
 
 
-def _cargo(item: object) -> Iterator[Ref | Tensor]:
-    if isinstance(item, Ref | Tensor):
-        yield item
-    elif isinstance(item, dict):  # not Mapping: asking for that is slow, and every job is asked several times
-        yield from _cargo(list(item.values()))
-    elif isinstance(item, list | tuple):
-        for part in item:
-            yield from _cargo(part)
+def _cargo(items: Iterable[object]) -> Iterator[Ref | Tensor]:
+    for item in items:
+        if isinstance(item, (Ref, Tensor)):
+            yield item
+        elif isinstance(item, (dict, list, tuple)) and item:  # not Mapping: asking for that is slow
+            yield from _cargo(item.values() if isinstance(item, dict) else item)
 
 
 @dataclass(frozen=True)
@@ -116,13 +115,6 @@ class Job:
     def __init__(self, client: ClientId, steps: Step | Sequence[Step]) -> None:
         object.__setattr__(self, "client", client)
         object.__setattr__(self, "steps", (steps,) if isinstance(steps, Step) else tuple(steps))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel to the client: each distinct set of weights once."""
-        cargo = [item for step in self.steps for item in step.cargo()]
-        refs = {item for item in cargo if isinstance(item, Ref)}
-        return sum(ref.nbytes for ref in refs) + sum(item.nbytes for item in cargo if isinstance(item, Tensor))
 
 
 @dataclass
@@ -330,9 +322,10 @@ class Federation:
             sent: set[Ref] = set()  # each distinct set of weights travels once, for the first step that needs it
             for step in job.steps:
                 cargo = [item for item in step.cargo() if not isinstance(item, Ref) or item not in sent]
-                traffic.down[step.phase or self.phase] += sum(item.nbytes for item in dict.fromkeys(cargo))
+                weight = sum(item.nbytes for item in dict.fromkeys(cargo))
+                traffic.down[step.phase or self.phase] += weight
                 sent.update(item for item in cargo if isinstance(item, Ref))
-            traffic.down_by_client[job.client] += job.nbytes
+                traffic.down_by_client[job.client] += weight
         for reply in replies:
             for step, result in zip(steps[reply.client], reply.results, strict=True):
                 traffic.up[step.phase or self.phase] += result.nbytes
@@ -351,8 +344,8 @@ def _form(weights: Weights) -> frozenset[tuple[str, tuple[int, ...], torch.dtype
 
 def _is_finite(result: Result) -> bool:
     tensors = [*(result.weights or {}).values(), *result.arrays.values()]
-    return bool(np.isfinite(list(result.numbers.values())).all()) and all(
-        bool(torch.isfinite(tensor).all()) for tensor in tensors
+    return all(map(math.isfinite, result.numbers.values())) and all(  # NumPy: for small arrays thrice as fast as torch
+        bool(np.isfinite(tensor.numpy()).all()) for tensor in tensors
     )
 
 

@@ -51,7 +51,7 @@ class Train(Step):
             client.keep(self.keep, trained)
         return Result(
             weights=only(trained, self.parts) if self.send else None,
-            numbers={"loss": float(losses.mean())},
+            numbers={"loss": float(losses.numpy().mean())},
             samples=sum(map(len, batches)),
         )
 

@@ -13,11 +13,12 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, cast
 
 import torch
@@ -253,15 +254,35 @@ class _Threads(_Alone):
 
     def __init__(self, data: ClientData, place: Workplace, workers: int) -> None:
         super().__init__(data, place)
-        self._mine = threading.local()
+        self._mine, self._workers = threading.local(), workers
         self._pool = ThreadPoolExecutor(
             workers, initializer=lambda: setattr(self._mine, "worker", Worker(data, place, self._fetch))
         )
 
     def do(self, works: Sequence[Work | Score]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
-        tasks = {self._pool.submit(lambda work: self._mine.worker.do(work), work): work for work in works}
-        for task in as_completed(tasks):
-            yield tasks[task], task.result()
+        waiting = deque(works)
+        finished: SimpleQueue[tuple[Work | Score, Done | Tensor | BaseException]] = SimpleQueue()
+        for _ in range(min(self._workers, len(works))):  # a task for each thread: one for each work would cost more
+            self._pool.submit(self._help, waiting, finished)
+        try:
+            for _ in works:
+                work, outcome = finished.get()
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                yield work, outcome
+        finally:
+            waiting.clear()  # nobody waits for the rest
+
+    def _help(self, waiting: deque[Work | Score], finished: "SimpleQueue[Any]") -> None:
+        while True:
+            try:
+                work = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                finished.put((work, self._mine.worker.do(work)))
+            except BaseException as error:
+                finished.put((work, error))
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

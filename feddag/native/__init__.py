@@ -194,9 +194,10 @@ def _call(function: str, x: Array, *arguments: object) -> Any:
     """Call the build for x's precision; what it refuses is told as one sentence."""
     if _kernels is None:
         raise FeddagError(_reason)
-    if x.dtype not in (np.float32, np.float64):
+    precision = "float32" if x.dtype == np.float32 else "float64" if x.dtype == np.float64 else None
+    if precision is None:
         raise FeddagError(f"x is an array of {x.dtype}; allowed is float32 (float64 for tests)")
     try:
-        return getattr(_kernels, f"{function}_{x.dtype}")(*arguments)
+        return getattr(_kernels, f"{function}_{precision}")(*arguments)
     except ValueError as error:
         raise FeddagError(str(error)) from None

@@ -21,7 +21,7 @@ def mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:
             continue
         entry = torch.zeros(first.shape, dtype=torch.float64)
         for item, share in zip(weights, shares, strict=True):
-            entry.add_(item[name].double(), alpha=share / total)
+            entry.add_(item[name], alpha=share / total)
         mean[name] = entry.to(first.dtype)
     return mean
 

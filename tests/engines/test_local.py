@@ -162,9 +162,12 @@ class Choose(Step):
         return Result()
 
 
-def test_everything_a_step_carries_is_counted() -> None:
+def test_everything_a_step_carries_is_counted(small_data, place) -> None:
+    federation = federation_of(LocalEngine(small_data, place, workers=1), place)
     one, two = Ref("a", 100), Ref("b", 10)
-    assert Job(0, [Choose((one, two), {"d": torch.zeros(3)}), Choose((one,), {})]).nbytes == 100 + 10 + 12
+    federation.ask([Job(0, [Choose((one, two), {"d": torch.zeros(3)}), Choose((one,), {})])])
+    assert federation.traffic.down_by_client == {0: 100 + 10 + 12}
+    assert federation.traffic.down == {"train": 100 + 10 + 12}
 
 
 def test_traffic_is_counted_exactly(small_data, place) -> None:
