@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from feddag import native
 from feddag.bench.common import CLASSES, CORES, made_up, native_network, shared_out, shown
 from feddag.bench.peers import LR, MOMENTUM, Shape, batches, one_epoch
 from feddag.client.train import Train
@@ -66,7 +67,17 @@ WAYS = ("naive", "torch", "native", "central")
 ENGINES = ("torch", "native")
 COLUMNS = (
     *("model", "batch", "naive/s", "torch/s", "native/s", f"central {CENTRAL_BATCH}/s"),
-    *("torch", "native", "central", "torch per core", "native per core", "native GFLOP/s", "best GEMM", "load"),
+    *(
+        "torch",
+        "native",
+        "central",
+        "torch per core",
+        "native per core",
+        "native GFLOP/s",
+        "best GEMM",
+        "FMA peak",
+        "load",
+    ),
 )
 
 
@@ -90,12 +101,12 @@ def measure(
     }.items():
         if value < 1:
             raise FeddagError(f"{key} = {value} is not possible: at least 1 is needed")
-    gemm = best_gemm()
+    limits = {"best_gemm_gflops": best_gemm(), "fma_peak_gflops": _rounded(native.fma_peak(CORES))}
     sizes = rng(0, "sizes of clients").integers(samples // 2, samples * 3 // 2 + 1, clients).clip(1).tolist()
     rows = []
     for name in models:
         data = shared_out(made_up(sum(sizes), MODELS[name].shape), sizes)
-        rows += [_measure(name, data, batch_size, repeat) | {"best_gemm_gflops": gemm} for batch_size in batch_sizes]
+        rows += [_measure(name, data, batch_size, repeat) | limits for batch_size in batch_sizes]
     return rows
 
 
@@ -107,7 +118,8 @@ def table(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
             *(shown(row[way]) for way in WAYS),
             *(shown(row[f"{way}_ratio"], 1, "x") for way in WAYS[1:]),
             *(shown(row[f"{way}_core_ratio"], 1, "x") for way in ENGINES),
-            *(shown(row["native_gflops"], 1), shown(row["best_gemm_gflops"], 1), shown(row["load"], 1)),
+            *(shown(row[f"{what}_gflops"], 1) for what in ("native", "best_gemm", "fma_peak")),
+            shown(row["load"], 1),
         ]
         for row in rows
     ]
@@ -116,7 +128,8 @@ def table(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
 def best_gemm(sizes: Sequence[int] = (512, 1024, 2048)) -> float:
     """GFLOP/s of the best of a few large float32 matrix products in torch on all threads.
 
-    It stands for the most a dense framework could get out of the arithmetic units; the true peak is a little higher.
+    It stands for the most a dense framework could get out of the arithmetic units, where `native.fma_peak` is all that
+    there is in them.
     """
     best = 0.0
     for size in sizes:
@@ -126,6 +139,10 @@ def best_gemm(sizes: Sequence[int] = (512, 1024, 2048)) -> float:
             torch.mm(a, b)
             best = max(best, 2 * size**3 / (time.perf_counter() - began) / 1e9)
     return round(best, 1)
+
+
+def _rounded(rate: float | None) -> float | None:
+    return rate and round(rate, 1)
 
 
 def dense_flops(spec: ModelSpec) -> int:

@@ -44,6 +44,7 @@ __all__ = [
     "available",
     "describe",
     "evaluate",
+    "fma_peak",
     "instruction_set",
     "obstacle",
     "reason",
@@ -151,6 +152,14 @@ def samples(x: Tensor) -> Array:
     ((5, 8, 9, 3), (5, 768))
     """
     return np.ascontiguousarray(x.permute(0, 2, 3, 1) if x.ndim == 4 else x.reshape(len(x), -1))
+
+
+def fma_peak(threads: int) -> float | None:
+    """GFLOP/s of multiply-adds on numbers that are already in registers; None where there is no native trainer."""
+    if _kernels is None:
+        return None
+    rates: list[float] = [_kernels.fma_peak(threads, 10_000_000) for _ in range(3)]
+    return max(rates)
 
 
 def train(job: Job) -> Trained:

@@ -58,6 +58,7 @@ def test_train_rows() -> None:
     threads = torch.get_num_threads()
     rows = train.measure(["mlp"], [5, 10], repeat=2, samples=10, clients=3)
     assert torch.get_num_threads() == threads
+    assert native.available() == bool(rows[0]["fma_peak_gflops"])
     assert [(row["model"], row["batch_size"]) for row in rows] == [("mlp", 5), ("mlp", 10)]
     for row in rows:
         ways = [way for way in train.WAYS if way != "native" or native.available()]

@@ -7,6 +7,7 @@
 #include <exception>
 #include <thread>
 
+#include "peak.hpp"
 #include "trainer.hpp"
 
 namespace py = pybind11;
@@ -341,6 +342,7 @@ PYBIND11_MODULE(FEDDAG_MODULE, m) {
     m.def("runnable", feddag::runnable);
     m.def("check", feddag::check);
     m.def("dropout_draws", feddag::draws);
+    m.def("fma_peak", feddag::fma_peak, pybind11::call_guard<pybind11::gil_scoped_release>());
     m.def("train_float32", feddag::train_clients<float>);
     m.def("train_float64", feddag::train_clients<double>);
     m.def("evaluate_float32", feddag::evaluate<float>);
