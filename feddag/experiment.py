@@ -189,8 +189,15 @@ class Experiment(BaseModel):
 
 
 def read_experiment(path: Path | None, overrides: Mapping[str, Any]) -> Experiment:
-    """An experiment from a TOML file (or from defaults alone), with some fields set anew."""
-    return Experiment(**{**_read_toml(path), **overrides})
+    """An experiment from a TOML file (or from defaults alone), with some fields set anew.
+
+    A file may serve several methods and hold fields of each; what is set anew is meant for this one.
+    """
+    experiment = Experiment(**{**_read_toml(path), **overrides})
+    for name in overrides:
+        if name not in {*Experiment.model_fields, *experiment.method_class.Settings.model_fields}:
+            raise FeddagError(f"'{name}' has no say in method = '{experiment.method}'")
+    return experiment
 
 
 def _read_toml(path: Path | None) -> dict[str, Any]:
