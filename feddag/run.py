@@ -423,6 +423,8 @@ class _Loop:
             "participants": list(clients),
             "held_out": list(self.setting.held_out),
             **{name: block.as_dict() if block else None for name, block in blocks.items()},
+            "accuracy_by_round": [record["accuracy"]["mean"] for record in history],
+            "swing": _swing(history, clients),
             "clusters": None if clusters is None else [clusters[client] for client in sorted(clusters)],
             "truth": None if truth is None else list(truth),
             "ari": clustering and clustering["ari"],
@@ -543,6 +545,14 @@ def _over_rounds(summary: Callable[[Any], Any], records: Sequence[Record], clien
     by_client = np.array([_scores(record, clients) for record in records]).T
     present = [scores[~np.isnan(scores)] for scores in by_client]
     return Accuracy.over([float(summary(scores)) if len(scores) else math.nan for scores in present])
+
+
+def _swing(history: Sequence[Record], clients: Sequence[ClientId]) -> float | None:
+    """How far a client's accuracy moves from one round to the next, up or down, in the second half of a run."""
+    late = np.array([_scores(record, clients) for record in history[len(history) // 2 :]])
+    moves = np.abs(np.diff(late, axis=0))
+    known = moves[~np.isnan(moves)]
+    return round(float(known.mean()), DECIMALS) if known.size else None
 
 
 def _versions() -> Record:
