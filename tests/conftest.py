@@ -68,3 +68,9 @@ def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Work in a folder of the test's own."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _every_job_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that threads are tried on small data too."""
+    monkeypatch.setattr("feddag.engines.local.SMALL_JOB", 0)

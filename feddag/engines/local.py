@@ -35,6 +35,7 @@ from feddag.native import Network
 TRIES = 3  # how often a job is run whose worker dies
 SHARED_FOLDER = "feddag-shared-memory-"
 REMEMBERED = 8  # sets of weights a worker keeps at hand
+SMALL_JOB = 2e6  # samples x parameters: below, training natively takes less than two threads lose over Python's lock
 
 
 @dataclass(frozen=True)
@@ -131,6 +132,7 @@ class LocalEngine(Engine):
         """With `drift` = (round, data), clients hold those data from that round on."""
         self._data, self._drift = data, drift
         self._place, self._workers = place, workers
+        self._parameters = sum(weights.numel() for weights in place.model.build().state_dict().values())
         self._states: dict[ClientId, tuple[int, Weights]] = {}
         self._scores: dict[Score, Tensor] = {}
         # One thread per worker: sums then run in one order whatever the number of cores.
@@ -223,7 +225,14 @@ class LocalEngine(Engine):
 
     def _do(self, works: Sequence[Work | Score], costs: Sequence[int]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
         longest_first = sorted(range(len(works)), key=lambda number: -costs[number])
-        return self._crew.do([works[number] for number in longest_first])
+        return self._crew.do([works[number] for number in longest_first], self._is_small(works, costs))
+
+    def _is_small(self, works: Sequence[Work | Score], costs: Sequence[int]) -> bool:
+        samples: float = sum(costs) / max(1, len(costs))
+        if works and isinstance(works[0], Work):
+            local = self._place.settings
+            samples = samples * local.epochs if local.steps is None else local.steps * local.batch_size
+        return bool(samples * self._parameters < SMALL_JOB)
 
 
 class _Alone:
@@ -239,7 +248,7 @@ class _Alone:
     def forget_weights(self) -> None:
         self._weights.clear()
 
-    def do(self, works: Sequence[Work | Score]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
+    def do(self, works: Sequence[Work | Score], small: bool) -> Iterator[tuple[Work | Score, Done | Tensor]]:
         return ((work, self._worker.do(work)) for work in works)
 
     def close(self) -> None:
@@ -259,7 +268,10 @@ class _Threads(_Alone):
             workers, initializer=lambda: setattr(self._mine, "worker", Worker(data, place, self._fetch))
         )
 
-    def do(self, works: Sequence[Work | Score]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
+    def do(self, works: Sequence[Work | Score], small: bool) -> Iterator[tuple[Work | Score, Done | Tensor]]:
+        if small:
+            yield from super().do(works, small)
+            return
         waiting = deque(works)
         finished: SimpleQueue[tuple[Work | Score, Done | Tensor | BaseException]] = SimpleQueue()
         for _ in range(min(self._workers, len(works))):  # a task for each thread: one for each work would cost more
@@ -319,7 +331,7 @@ class _Processes:
         for path in self._folder.glob("*.safetensors"):
             path.unlink()
 
-    def do(self, works: Sequence[Work | Score]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
+    def do(self, works: Sequence[Work | Score], small: bool) -> Iterator[tuple[Work | Score, Done | Tensor]]:
         waiting = deque((work, 1) for work in works)
         busy: dict[Connection[Any, Any], tuple[Work | Score, int]] = {}
         while waiting or busy:

@@ -26,6 +26,12 @@ class Sleep(Step):
 
 
 @dataclass(frozen=True)
+class Where(Step):
+    def run(self, client: Client) -> Result:
+        return Result(numbers={"thread": threading.get_ident()})
+
+
+@dataclass(frozen=True)
 class Fail(Step):
     def run(self, client: Client) -> Result:
         raise ValueError("a bug in a step")
@@ -160,6 +166,18 @@ class Choose(Step):
 
     def run(self, client: Client) -> Result:
         return Result()
+
+
+def test_only_work_worth_it_goes_to_threads(small_data, native_place, monkeypatch) -> None:
+    def threads() -> set[float]:
+        engine = LocalEngine(small_data, native_place, workers=2)
+        replies = federation_of(engine, native_place).ask([Job(0, Where()), Job(1, Where())])
+        engine.close()
+        return {reply.results[0].numbers["thread"] for reply in replies}
+
+    assert threading.get_ident() not in threads()
+    monkeypatch.setattr("feddag.engines.local.SMALL_JOB", 1e9)
+    assert threads() == {threading.get_ident()}
 
 
 def test_everything_a_step_carries_is_counted(small_data, place) -> None:

@@ -81,13 +81,15 @@ private:
         params.resize(s_.bias ? 2 : 1);
         params[0].lay_out(s_.name + ".weight", {s_.out, s_.in}, panels_ * panel_);
         params[0].descends_itself = true;
-        std::size_t i = 0;
-        for (int o = 0; o < s_.out; o++)
-            for (int c = 0; c < in.c; c++)
-                for (int y = 0; y < in.h; y++)
-                    for (int x = 0; x < in.w; x++)
-                        params[0].place[i++] =
-                            std::int32_t(o / width_ * panel_ + (in.at(y, x) + c) * width_ + o % width_);
+        std::vector<std::int32_t> rows;  // of a panel, in PyTorch's order of inputs
+        for (int c = 0; c < in.c; c++)
+            for (int y = 0; y < in.h; y++)
+                for (int x = 0; x < in.w; x++) rows.push_back(std::int32_t((in.at(y, x) + c) * width_));
+        std::int32_t* place = params[0].place.data();
+        for (int o = 0; o < s_.out; o++) {
+            const auto first = std::int32_t(o / width_ * panel_ + o % width_);
+            for (std::int32_t row : rows) *place++ = first + row;
+        }
         if (!s_.bias) return;
         params[1].lay_out(s_.name + ".bias", {s_.out}, out.stored);
         std::iota(params[1].place.begin(), params[1].place.end(), 0);
