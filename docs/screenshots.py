@@ -15,6 +15,7 @@ import feddag
 from feddag.report import read_left, write_comparison, write_report
 
 IMAGES = Path(__file__).parent / "images"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 RUN = {"clients": 30, "rounds": 40, "epochs": 1, "labels": 0.3, "drift_round": 12, "drift_every": 4, "holdout": 0.1}
 
 
@@ -54,12 +55,11 @@ def opened(browser: Any, page: Path, scheme: str = "light", width: int = 1100, h
 
 def main() -> None:
     """Run, report, photograph."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         run = a_run(Path(folder))
         one = write_report(run)
         several = write_comparison([read_left(each) for each in a_comparison(Path(folder))], Path(folder) / "all.html")
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"], timeout=120_000)
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=120_000)
         page = opened(browser, one, height=1090)
         keep("run", page.screenshot())
         for section in ("proximity-matrix", "number", "teaching"):

@@ -34,7 +34,7 @@ def page(document: dict[str, Any], live: bool = False) -> str:
 <main id="content"><dl id="tiles"></dl></main>
 <noscript>This page draws itself with JavaScript, which is switched off.</noscript>
 <script type="application/json" id="document">{as_json(document)}</script>
-<script>{_plotly()}</script>
+<script>{plotly()}</script>
 <script>
 {_text("page.js")}
 </script>
@@ -57,7 +57,7 @@ def _text(name: str) -> str:
     return (files("feddag.report") / name).read_text(encoding="utf-8")
 
 
-def _plotly() -> str:
+def plotly() -> str:
     """The copy of plotly.js that comes with plotly, read without importing plotly: that alone takes a second."""
     return (
         (files("plotly") / "package_data" / "plotly.min.js")
