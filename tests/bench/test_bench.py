@@ -117,7 +117,8 @@ def test_round_rows_of_feddag() -> None:
             assert row["skipped"] == "there is no native trainer here"
             continue
         assert row["skipped"] is None and row["samples"] == 1438
-        assert row["first"] > 0 and row["later"] > 0 and len(row["seconds"]) == 3
+        assert row["first"] > 0 and row["later"] > 0
+        assert len(row["seconds"]) == (3 + 2 if row["framework"] == "feddag native" else 3)  # twice, but one start
         assert row["loss_after"] < row["loss_before"]
     if native.available():
         assert rows[0]["ratio"] == 1 and rows[1]["ratio"] > 0
