@@ -97,7 +97,10 @@ class FedDAGSettings(FedDAGDaggerSettings):
     classifier: Literal["common", "source"] = Field(
         "common", description="visiting encoders are trained against one classifier for all, or the source's (Eq. 20)"
     )
-    home: bool = Field(True, description="with a common classifier, a cluster is also a source for itself")
+    scores: Literal["joint", "own"] = Field(
+        "joint",
+        description="with a common classifier, clients use it together with their cluster's head, or the head alone",
+    )
     combined: Literal["mean", "sum"] = Field("mean", description="how learners' encoders become one (the paper: sum)")
     several: Literal["mean", "sum"] = Field("mean", description="updates of several sources (Eq. 21: sum)")
     exchange: Literal["visit", "borrow"] = Field(
@@ -109,7 +112,7 @@ class FedDAG(Method):
     """The whole method: dual encoders, and global representation sharing along the complementarity graph."""
 
     name = "feddag"
-    revision = 2
+    revision = 3
     encoders: ClassVar[int] = 2
     sharing: ClassVar[bool] = True
     """Secondary encoders visit other clusters; else they are trained at home."""
@@ -117,6 +120,7 @@ class FedDAG(Method):
     _settings: FedDAGSettings  # of an ablation, only the fields that it needs
     _grouping: Grouping | None = None
     _happened: list[str] = []  # noqa: RUF012 - never changed in place
+    _joint: Mapping[int, tuple[Weights, list[int], Weights]] = {}
 
     # Warm-up and grouping, Algorithm 1 lines 1-14 ---------------------------------------------------------------------
 
@@ -134,7 +138,7 @@ class FedDAG(Method):
         self.directions = _directions(federation, first) if self.encoders == 2 else torch.zeros(0)
         self.matched = self._match(self._grouping)
         self.models = {z: self._first_model(federation, z, warmed, first) for z in sorted(set(self.labels.values()))}
-        self.used = dict(self.models)
+        self.used: dict[int, Weights] = dict(self.models)
         self.alone = first
         """What a client uses that no group has taken in yet."""
         self.arrivals = 0
@@ -253,7 +257,7 @@ class FedDAG(Method):
     def _learners(self, z: int) -> list[int]:
         if not self.sharing:
             return [z]
-        at_home = [z] if self._commonly() and self._settings.home else []
+        at_home = [z] if self._commonly() else []  # asking the same as all others, a cluster also helps itself
         return at_home + [learner for learner, source in self.graph if source == z]
 
     def _commonly(self) -> bool:
@@ -435,7 +439,18 @@ class FedDAG(Method):
     # Who uses what ----------------------------------------------------------------------------------------------------
 
     def model_of(self, client: ClientId) -> Weights:
-        return self.used[self.labels[client]] if client in self.labels else self.alone
+        if client not in self.labels:
+            return self.alone
+        z = self.labels[client]
+        if not self._commonly() or self._settings.scores == "own":
+            return self.used[z]
+        used, matched, joint = self._joint.get(z, ({}, [], {}))
+        if used is not self.used[z] or matched != self.matched[z]:
+            used, matched = self.used[z], self.matched[z]
+            # Scores add up: what the cluster says, and what all clusters say together of the same features.
+            joint = used | {"head.weight": used["head.weight"] + self._common_classifier(z)["head.weight"]}
+            self._joint = {**self._joint, z: (used, matched, joint)}
+        return joint
 
     def clusters(self) -> dict[ClientId, int]:
         return self.labels
@@ -470,6 +485,7 @@ class FedDAGDagger(FedDAG):
     """Dual encoders without sharing: the secondary encoder is trained inside its own cluster."""
 
     name = "feddag-dagger"
+    revision = 2
     Settings = FedDAGDaggerSettings
     sharing = False
 

@@ -190,6 +190,22 @@ def test_a_cluster_with_other_names_is_asked_for_the_same_looks() -> None:
     assert torch.equal(turned, plain.flip(0)) and not torch.equal(turned, plain)
 
 
+def test_clients_use_the_common_classifier_beside_their_own() -> None:
+    _, federation, method = started(TWO, classifier="common")
+    method.matched[1] = [3, 2, 1, 0]
+    for number in (1, 2):
+        federation.begin_round(number)
+        method.round(federation, [0, 1, 2, 3])
+        for client, cluster in ((0, 0), (1, 1), (3, 1)):
+            used, own = method.model_of(client), method.used[cluster]
+            added = used["head.weight"] - own["head.weight"]
+            assert torch.allclose(added, method._common_classifier(cluster)["head.weight"], atol=1e-4)
+            assert all(torch.equal(used[name], own[name]) for name in own if name != "head.weight")
+        assert method.model_of(1) is method.model_of(3)  # one set of weights for all of a cluster
+    _, _, alone = started(TWO, classifier="common", scores="own")
+    assert alone.model_of(0) is alone.used[0]
+
+
 def test_what_is_used_has_the_secondary_encoder_that_its_head_knows() -> None:
     _, federation, method = started(TWO)
     federation.begin_round(1)
