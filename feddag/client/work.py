@@ -101,5 +101,8 @@ def to_tensor(x: NDArray[Any], mean: ArrayLike, std: ArrayLike) -> Tensor:
     if x.ndim == 4 and mean.size > 1:  # a whole row at a time: NumPy is slow along three channels
         rows = x.reshape(*x.shape[:2], -1)
         mean, std = np.tile(mean, x.shape[2]), np.tile(std, x.shape[2])
-    normalised = torch.from_numpy(((rows - mean) / std).reshape(x.shape))
+    values = rows.astype(np.float32)
+    values -= mean  # in place: fresh memory for each result would cost more than the arithmetic
+    values /= std
+    normalised = torch.from_numpy(values.reshape(x.shape))
     return normalised.permute(0, 3, 1, 2) if x.ndim == 4 else normalised
