@@ -293,7 +293,7 @@ class _Threads(_Alone):
                 return
             try:
                 finished.put((work, self._mine.worker.do(work)))
-            except BaseException as error:
+            except BaseException as error:  # whatever it is: raised again where the work was asked for
                 finished.put((work, error))
 
     def close(self) -> None:
