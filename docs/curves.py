@@ -21,7 +21,6 @@ FIGURES: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
         ("feddag-star, default", LABEL_SKEW, {"method": "feddag-star"}),
         ("oracle", LABEL_SKEW, {"method": "oracle"}),
     ],
-    "rounds-200": [("feddag", LABEL_SKEW, {"method": "feddag", "rounds": 200})],
 }
 
 
