@@ -50,7 +50,8 @@ def page(lines: list[tuple[str, str, dict[str, Any]]]) -> str:
         **{"xaxis": {"title": {"text": "round"}}, "yaxis": {"title": {"text": "accuracy"}}},
     }
     drawing = f"Plotly.newPlot('figure', {json.dumps(data)}, {json.dumps(layout)}, {{staticPlot: true}})"
-    return f"<meta charset=utf-8><div id=figure></div><script>{plotly()}</script><script>{drawing}</script>"
+    place = f"<div id=figure style='width: {layout['width']}px; height: {layout['height']}px'></div>"
+    return f"<meta charset=utf-8>{place}<script>{plotly()}</script><script>{drawing}</script>"
 
 
 def main() -> None:
