@@ -5,7 +5,6 @@ what each was measured to do.
 """
 
 import math
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -26,6 +25,7 @@ from feddag.rng import rng
 from feddag.server.aggregate import mean_of
 from feddag.server.clustering import Linkage
 from feddag.server.complement import Alignment, ComplementGraph, complement_graph, matched_classes
+from feddag.server.drift import classes_moved, loss_rose
 from feddag.server.grouping import Fusion, Grouping, group
 
 
@@ -41,7 +41,6 @@ class Watch(Step):
         return Result(arrays={"counts": counts, "loss": (table[:, 2].sum() / len(client.y)).reshape(1)})
 
 
-OUTLIER = 6.0  # median absolute deviations
 SHARPNESS = 4.0  # length of the common classifier's directions
 PRIMARY, SECONDARY, HEAD = "encoder", "secondary", "head"
 VIEWS = {"fused": ("classes", "data", "gradient"), "data": ("classes", "data"), "gradient": ("gradient",)}
@@ -102,7 +101,9 @@ class FedDAGSettings(FedDAGDaggerSettings):
         description="with a common classifier, clients use it together with their cluster's head, or the head alone",
     )
     combined: Literal["mean", "sum"] = Field("mean", description="how learners' encoders become one (the paper: sum)")
-    several: Literal["mean", "sum"] = Field("mean", description="updates of several sources (Eq. 21: sum)")
+    several: Literal["mean", "sum", "sequence"] = Field(
+        "mean", description="updates of several sources: their mean, sum (Eq. 21), or each source after the one before"
+    )
     exchange: Literal["visit", "borrow"] = Field(
         "visit", description="secondary encoders are trained at sources, or are the primary encoders of the sources"
     )
@@ -210,21 +211,25 @@ class FedDAG(Method):
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
         if self._settings.drift_every and federation.round % self._settings.drift_every == 0:
             self._look_for_drift(federation)
-        own = {z: federation.put(model) for z, model in self.models.items()}
-        visiting = self._visiting(federation)
         taking_part = [client for client in sampled if client in self.labels]
+        in_turn = self.sharing and self._settings.several == "sequence"
+        for clusters in [[z] for z in self.models] if in_turn else [list(self.models)]:
+            self._exchange(federation, clusters, [client for client in taking_part if self.labels[client] in clusters])
+        if self.sharing and self._settings.exchange == "borrow":
+            self._borrow()
+
+    def _exchange(self, federation: Federation, clusters: Sequence[int], clients: Sequence[ClientId]) -> None:
+        own = {z: federation.put(self.models[z]) for z in clusters}
+        visiting = self._visiting(federation, clusters)
         replies = federation.ask(
-            Job(client, self._steps(own[self.labels[client]], visiting.get(self.labels[client])))
-            for client in taking_part
+            Job(client, self._steps(own[self.labels[client]], visiting.get(self.labels[client]))) for client in clients
         )
         before = dict(self.models)
         for z, answered in replies.by_group(self.labels):
             shares = [reply.samples for reply in answered]
             self.models[z] = self.models[z] | mean_of([_sent(reply, 0) for reply in answered], shares)  # Eq. 18
-        self._smooth()  # with the secondary encoders that these heads were trained beside
+        self._smooth(clusters)  # with the secondary encoders that these heads were trained beside
         self._return_secondaries(before, replies.by_group(self.labels) if visiting else [])
-        if self.sharing and self._settings.exchange == "borrow":
-            self._borrow()
 
     def _steps(self, own: Ref, visiting: Ref | None) -> list[Train]:
         """One exchange: train the own cluster's primary encoder and head (Eq. 17), then a visiting encoder (Eq. 20)."""
@@ -242,13 +247,13 @@ class FedDAG(Method):
         secondary = Train(beside, secondary=visiting, parts=(SECONDARY,), balanced=setting.balanced, phase="secondary")
         return [primary, secondary]
 
-    def _visiting(self, federation: Federation) -> dict[int, Ref]:
+    def _visiting(self, federation: Federation, clusters: Sequence[int]) -> dict[int, Ref]:
         """The encoder that each cluster trains for its learners: theirs combined (§4 ii), or, at home, its own."""
         borrowing = self.sharing and self._settings.exchange == "borrow"
         if self.encoders == 1 or borrowing or federation.round % int(self._settings.schedule.partition(":")[0]):
             return {}
         sent = {}
-        for z in self.models:
+        for z in clusters:
             learners = self._learners(z)
             if learners:
                 sent[z] = federation.put(self._combined(self.models, learners) | self._common_classifier(z))
@@ -312,10 +317,11 @@ class FedDAG(Method):
             if sources:
                 self.models[learner] = self.models[learner] | _renamed(primaries[sources[0]], PRIMARY, SECONDARY)
 
-    def _smooth(self) -> None:
+    def _smooth(self, clusters: Sequence[int]) -> None:
         """What clients use: the cluster's models of the last rounds, the older the less."""
         kept = self._settings.smoothing
-        for z, model in self.models.items():
+        for z in clusters:
+            model = self.models[z]
             older = self.used.get(z, model)
             self.used[z] = model if kept == 0 else mean_of([older, model], [kept, 1 - kept])
 
@@ -392,21 +398,11 @@ class FedDAG(Method):
 
     def _has_drifted(self, client: ClientId, now: Mapping[str, Tensor], rises: Mapping[ClientId, float]) -> bool:
         """A concept may change and leave the histogram as it was: then the loss rises, beyond that of the others."""
-        own, before = self._settings, self.watched[client]
-        if own.drift_rule == "paper":
-            distance, limit = (
-                wasserstein(before["counts"], now["counts"]),
-                0.2 / len(now["counts"]) * now["counts"].sum(),
-            )
-        else:
-            shares = [counts / counts.sum().clamp(min=1) for counts in (before["counts"], now["counts"])]
-            distance, limit = wasserstein(*shares), torch.tensor(own.drift_histogram)
-        group_of = self.labels
-        mates = [rises[other] for other in rises if other != client and group_of[other] == group_of[client]] or [0.0]
-        usual = statistics.median(mates)
-        scatter = statistics.median(abs(rise - usual) for rise in mates)
-        unusual = max(own.drift_loss * math.log(len(now["counts"])), OUTLIER * scatter)
-        return bool(distance > limit) or rises[client] - usual > unusual
+        own, before, group_of = self._settings, self.watched[client]["counts"], self.labels
+        mates = [rises[other] for other in rises if other != client and group_of[other] == group_of[client]]
+        return classes_moved(before, now["counts"], own.drift_histogram, own.drift_rule) or loss_rose(
+            rises[client], mates, least=own.drift_loss * math.log(len(now["counts"]))
+        )
 
     def _regroup(self, federation: Federation) -> None:
         """Growth: the search for groups runs again; each new group starts from the models its members have used."""
@@ -513,15 +509,6 @@ def _edges(grouping: Grouping) -> list[tuple[int, int]]:
     """(learner, source) pairs of the complementarity graph."""
     graph = grouping.graph_
     return [(p, q) for p in range(len(graph.edges)) for q in graph.sources_of(p)] if graph is not None else []
-
-
-def wasserstein(one: Tensor, other: Tensor) -> Tensor:
-    """The 1-Wasserstein distance of two histograms over classes 0, 1, ... on a line.
-
-    >>> wasserstein(torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.0, 0.0, 1.0]))
-    tensor(2.)
-    """
-    return (one.cumsum(0) - other.cumsum(0)).abs().sum()
 
 
 def _partition(labels: Mapping[ClientId, int]) -> set[frozenset[ClientId]]:

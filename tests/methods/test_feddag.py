@@ -163,6 +163,20 @@ def test_updates_of_several_sources(several: str, expected: float) -> None:
     assert moved(before[0], method.models[0], "secondary") == expected  # from clusters 1 and 2: 2 and 3
 
 
+def test_a_source_after_another_sees_what_the_one_before_left() -> None:
+    engine, federation, method = started({0: [0], 1: [1], 2: [2]}, several="sequence")
+    federation.begin_round(1)
+    before = dict(method.models)
+    method.round(federation, [0, 1, 2])
+    [last] = engine.jobs
+    assert last.client == 2  # everyone is asked once, cluster by cluster
+    seen = engine.weights[last.steps[1].secondary.digest]
+    start = method._combined(before, [0, 1])
+    assert moved(start, seen, "secondary") == 1.5  # its learners had moved by 2 (from cluster 1) and 1 (from 0)
+    assert moved(before[0], method.models[0], "secondary") == 5.0
+    assert [moved(before[z], method.models[z], "encoder") for z in range(3)] == [1, 2, 3]
+
+
 def test_against_a_common_classifier_everyone_asks_the_same_of_an_encoder() -> None:
     engine, federation, method = started(TWO, classifier="common")
     federation.begin_round(1)
