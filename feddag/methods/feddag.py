@@ -226,10 +226,13 @@ class FedDAG(Method):
         )
         before = dict(self.models)
         for z, answered in replies.by_group(self.labels):
-            shares = [reply.samples for reply in answered]
-            self.models[z] = self.models[z] | mean_of([_sent(reply, 0) for reply in answered], shares)  # Eq. 18
+            self.models[z] = self.models[z] | self.averaged(z, answered)
         self._smooth(clusters)  # with the secondary encoders that these heads were trained beside
         self._return_secondaries(before, replies.by_group(self.labels) if visiting else [])
+
+    def averaged(self, cluster: int, answered: Sequence[Reply]) -> Weights:
+        """A cluster's primary encoder and head after its clients' training (Eq. 18)."""
+        return mean_of([_sent(reply, 0) for reply in answered], [reply.samples for reply in answered])
 
     def _steps(self, own: Ref, visiting: Ref | None) -> list[Train]:
         """One exchange: train the own cluster's primary encoder and head (Eq. 17), then a visiting encoder (Eq. 20)."""
