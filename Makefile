@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # -n 2: two test processes of one thread each
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: run test lint types unit test-flower test-report screenshots curves test-sanitized clean
+.PHONY: run test lint types unit test-flower test-report screenshots tables curves test-sanitized clean
 
 run: $(READY)
 	@$(BIN)/feddag compare --fresh --runs runs
@@ -65,6 +65,10 @@ $(VENV)/.browser: $(READY)
 # The pictures of docs/report.md, made anew.
 screenshots: $(VENV)/.browser
 	$(BIN)/python docs/screenshots.py
+
+# The tables of docs/results.md and docs/fidelity.md, from the kept results (seconds).
+tables: $(READY)
+	$(BIN)/python docs/tables.py
 
 # The curves of docs/results.md, from the kept results (seconds; needs Chromium as above).
 curves: $(VENV)/.browser

@@ -7,39 +7,35 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 from screenshots import CHROMIUM, keep
+from tables import AS_PRINTED, ORACLE, STAR, kept
 
-from feddag.experiment import read_experiment
 from feddag.report.look import colour
 from feddag.report.page import plotly
 
-ROOT = Path(__file__).parent.parent
 LABEL_SKEW = "fmnist-label-skew-q0.25"
-AS_PRINTED = {"sampling": "all", "balanced": False, "smoothing": 0.0}
-FIGURES: dict[str, list[tuple[str, str, dict[str, Any]]]] = {
+FIGURES: dict[str, list[tuple[str, str, str, dict[str, Any]]]] = {
     "stability": [
-        ("feddag-star, the paper's protocol", LABEL_SKEW, {"method": "feddag-star"} | AS_PRINTED),
-        ("feddag-star, default", LABEL_SKEW, {"method": "feddag-star"}),
-        ("oracle", LABEL_SKEW, {"method": "oracle"}),
+        ("feddag-star, the paper's protocol", LABEL_SKEW, STAR, AS_PRINTED),
+        ("feddag-star, default", LABEL_SKEW, STAR, {}),
+        ("oracle", LABEL_SKEW, ORACLE, {}),
     ],
 }
 
 
-def curve(file: str, fields: dict[str, Any]) -> list[float]:
+def curve(file: str, method: str, fields: dict[str, Any]) -> list[float]:
     """Accuracy by round of an experiment's kept result, seed 0."""
-    experiment = read_experiment(ROOT / "experiments" / f"{file}.toml", fields | {"seed": 0})
-    found = next((ROOT / "results").glob(f"{experiment.title()}-{experiment.key()[:8]}.json"))
-    by_round: list[float] = json.loads(found.read_text())["accuracy_by_round"]
+    by_round: list[float] = kept(file, method, [0], **fields)[0]["accuracy_by_round"]
     return by_round
 
 
-def page(lines: list[tuple[str, str, dict[str, Any]]]) -> str:
+def page(lines: list[tuple[str, str, str, dict[str, Any]]]) -> str:
     """One figure, as wide as a column of text."""
     data = [
         {
-            **{"y": curve(file, fields), "x0": 1, "name": name, "mode": "lines", "type": "scatter"},
+            **{"y": curve(file, method, fields), "x0": 1, "name": name, "mode": "lines", "type": "scatter"},
             "line": {"color": colour(number), "width": 2},
         }
-        for number, (name, file, fields) in enumerate(lines)
+        for number, (name, file, method, fields) in enumerate(lines)
     ]
     layout = {
         **{"width": 860, "height": 380, "margin": {"l": 60, "r": 20, "t": 20, "b": 45}, "showlegend": True},

@@ -195,13 +195,14 @@ class Engine(ABC):
 
 @dataclass
 class Traffic:
-    """Exact counts of what travelled and what was computed, per phase of the method."""
+    """Exact counts of what travelled and what was computed, per phase of the method and per client."""
 
     up: Counter[str] = field(default_factory=Counter)
     down: Counter[str] = field(default_factory=Counter)
     samples: Counter[str] = field(default_factory=Counter)
     up_by_client: Counter[ClientId] = field(default_factory=Counter)
     down_by_client: Counter[ClientId] = field(default_factory=Counter)
+    samples_by_client: Counter[ClientId] = field(default_factory=Counter)
 
 
 class Federation:
@@ -330,6 +331,7 @@ class Federation:
             for step, result in zip(steps[reply.client], reply.results, strict=True):
                 traffic.up[step.phase or self.phase] += result.nbytes
                 traffic.samples[step.phase or self.phase] += result.samples
+                traffic.samples_by_client[reply.client] += result.samples
             traffic.up[self.phase] += NUMBER_BYTES  # the sample count
             traffic.up_by_client[reply.client] += reply.nbytes
 

@@ -435,6 +435,15 @@ class _Loop:
             "bytes_down": traffic.down.total(),
             "bytes_by_phase": {"up": dict(traffic.up), "down": dict(traffic.down)},
             "sample_passes": traffic.samples.total(),
+            "sample_passes_by_phase": dict(traffic.samples),
+            "by_client": {
+                name: [counted[client] for client in range(self.setting.clients)]
+                for name, counted in (
+                    ("bytes_up", traffic.up_by_client),
+                    ("bytes_down", traffic.down_by_client),
+                    ("sample_passes", traffic.samples_by_client),
+                )
+            },
             "answers_missing": sum(len(record["missing"]) for record in history),
             "partition_checksum": self.setting.partition_checksum,
             "seconds": round(self._seconds(), 3),

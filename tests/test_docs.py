@@ -1,5 +1,7 @@
 """What the documentation says can be typed: its Python runs, its commands exist, its links lead somewhere."""
 
+import doctest
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -43,3 +45,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+def test_tables_show_what_the_kept_results_say(monkeypatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    tables = importlib.import_module("tables")
+    assert doctest.testmod(tables).failed == 0
+    for page in tables.PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert tables.filled(text) == text, f"{page.name}: make tables"

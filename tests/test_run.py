@@ -89,6 +89,10 @@ def test_passes_and_bytes_by_hand() -> None:
     assert result["bytes_down"] == 2 * 6 * model
     assert result["bytes_up"] == 2 * 6 * (model + 8 + 8)  # and the loss and the number of samples
     assert result["accuracy_finetuned"] is None
+    assert result["sample_passes_by_phase"] == {"train": 2 * 3 * 1438}
+    assert result["by_client"]["bytes_down"] == [2 * model] * 6
+    assert result["by_client"]["bytes_up"] == [2 * (model + 8 + 8)] * 6
+    assert all(result["by_client"]["sample_passes"]) and sum(result["by_client"]["sample_passes"]) == 2 * 3 * 1438
 
 
 @pytest.mark.parametrize("method", sorted(feddag.methods.all_methods()))

@@ -1,0 +1,298 @@
+"""Fills the tables of the documentation from the kept results: `make tables` (seconds).
+
+A table stands under a line `<!-- table: its name -->`. Its rows are looked up by the key of their experiments, so a row
+can only show what that experiment, with this code, has produced.
+"""
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from feddag.experiment import read_experiments
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "docs" / "results.md", ROOT / "docs" / "fidelity.md"]
+MARKED = re.compile(r"(?<=^<!-- table: )(?P<name>[^\n]+) -->\n\n(?:\|[^\n]*\n)*", re.MULTILINE)
+
+Results = Sequence[Mapping[str, Any]]
+
+
+def kept(file: str, method: str, seeds: Sequence[int], **fields: Any) -> dict[int, Mapping[str, Any]]:
+    """The kept results of experiments/<file>.toml, by seed; seeds that were not run are left out."""
+    found = {}
+    for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
+        # The key of an unverified dataset also tells in which form it was found, and here it may not be found at all.
+        key = one.key()[:8] if one.dataset != "pacs" else "*"
+        for path in (ROOT / "results").glob(f"{one.title()}-{key}.json"):
+            found[one.seed] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """An experiment in a table, and what the paper prints for it."""
+
+    file: str
+    method: str
+    label: str = ""
+    paper: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    seeds: Sequence[int] = (0, 1, 2)
+
+
+@dataclass(frozen=True)
+class Table:
+    """The text of the first column's head, the other columns' names, and the rows."""
+
+    head: str
+    columns: Sequence[str]
+    rows: Sequence[Row]
+
+
+def spread(values: Sequence[float | None], digits: int = 3) -> str:
+    """Mean ± standard deviation.
+
+    >>> spread([0.5, 0.7]), spread([0.5]), spread([None])
+    ('0.600 ± 0.141', '0.500', '')
+    """
+    given = [value for value in values if value is not None]
+    if not given:
+        return ""
+    more = f" ± {statistics.stdev(given):.{digits}f}" if len(given) > 1 else ""
+    return f"{statistics.mean(given):.{digits}f}{more}"
+
+
+def megabytes(results: Results, name: str) -> str:
+    return f"{statistics.mean(one[name] / one['clients'] for one in results) / 1e6:.2f}"
+
+
+def groups(results: Results) -> str:
+    found = [str(len(set(one["clusters"]))) for one in results if one.get("clusters")]
+    return found[0] if len(set(found)) == 1 else ", ".join(found)
+
+
+def drift(results: Results, whose: str, when: str) -> str:
+    return spread([one["drift"][f"accuracy_{whose}"][when] for one in results])
+
+
+def of(name: str, part: str = "mean") -> Callable[[Results], str]:
+    return lambda results: spread([one[name][part] if one.get(name) else None for one in results])
+
+
+COLUMNS: dict[str, Callable[[Results], str]] = {
+    "accuracy": of("accuracy"),
+    "worst decile": of("accuracy", "worst_decile"),
+    "after local epochs": of("accuracy_finetuned"),
+    "best over rounds": of("accuracy_best"),
+    "swing": lambda results: spread([one["swing"] for one in results]),
+    "sample passes": lambda results: f"{statistics.mean(one['sample_passes'] for one in results) / 1e6:.1f} M",
+    "MB up / down per client": lambda rs: f"{megabytes(rs, 'bytes_up')} / {megabytes(rs, 'bytes_down')}",
+    "groups found": groups,
+    "newcomers": of("accuracy_unseen"),
+    "newcomers after local epochs": of("accuracy_unseen_finetuned"),
+    "placed right": lambda results: spread([one["unseen_placed_right"] for one in results]),
+    "noticed": lambda rs: (
+        f"{sum(one['drift']['noticed'] for one in rs)} of {sum(one['drift']['clients'] for one in rs)}"
+    ),
+    "false alarms": lambda results: str(sum(one["drift"]["false_alarms"] for one in results)),
+    "drifting: before": lambda results: drift(results, "drifting", "before"),
+    "at": lambda results: drift(results, "drifting", "at"),
+    "after": lambda results: drift(results, "drifting", "after"),
+    "others: after": lambda results: drift(results, "others", "after"),
+}
+
+LOCAL, FEDAVG, ORACLE = "local", "fedavg", "oracle"
+STAR, DAGGER, FEDDAG = "feddag-star", "feddag-dagger", "feddag"
+PLAIN = ["accuracy", "worst decile", "after local epochs", "best over rounds", "MB up / down per client"]
+WHOLE = ["accuracy", "worst decile", "after local epochs", "swing", "sample passes", "groups found", "paper"]
+SIX = (LOCAL, FEDAVG, STAR, DAGGER, FEDDAG, ORACLE)
+
+
+def named(fields: Mapping[str, Any]) -> str:
+    """Fields as they are typed after `--set`.
+
+    >>> named({"several": "sum", "balanced": False})
+    '`several=sum balanced=false`'
+    """
+    return "`" + " ".join(f"{name}={str(value).lower()}" for name, value in fields.items()) + "`"
+
+
+PRINTED: dict[str, dict[str, str]] = {  # Tables 2-5, 10, 11 and 13 of the paper
+    "fmnist-label-skew-q0.25": {FEDAVG: "0.531", STAR: "0.928", DAGGER: "0.926", FEDDAG: "0.938"},
+    "fmnist-label-skew-0.3-q1.0": {FEDAVG: "0.772", FEDDAG: "0.984"},
+    "fmnist-concept-shift": {FEDAVG: "0.427", STAR: "0.860", DAGGER: "0.859", FEDDAG: "0.889"},
+    "fmnist-dirichlet": {FEDAVG: "0.473", STAR: "0.897", FEDDAG: "0.919"},
+    "cifar10-label-skew": {FEDAVG: "0.420", STAR: "0.887", DAGGER: "0.888", FEDDAG: "0.908"},
+    "cifar10-concept-shift": {FEDAVG: "0.429", STAR: "0.678", DAGGER: "0.675", FEDDAG: "0.699"},
+    "pacs-unseen": {FEDAVG: "0.385", FEDDAG: "0.803"},
+    "fmnist-newcomers": {FEDDAG: "0.968"},
+}
+CONCEPTS = {"partition": "concept-shift"}
+AS_PRINTED = {"sampling": "all", "balanced": False, "smoothing": 0.0}
+SHARING_AS_PRINTED = {
+    **{"classifier": "source", "combined": "sum", "several": "sum"},
+    **{"secondary_start": "random", "sources": 2, "alignment": "paper"},
+}
+SHARING_AS_RELEASED = {
+    "classifier": "source", "secondary_start": "copy", "against": "own", "several": "sequence", "sources": 2,
+}  # fmt: skip
+MOMENTUM = "experiments.server_momentum:Momentum"
+
+
+def rows_of(file: str, *methods: str, seeds: Sequence[int] = (0, 1, 2)) -> list[Row]:
+    return [Row(file, method, paper=PRINTED.get(file, {}).get(method, ""), seeds=seeds) for method in methods]
+
+
+def chosen(method: str, *variants: Mapping[str, Any]) -> list[Row]:
+    """Rows of the small federation on which options are chosen."""
+    return [
+        Row("cifar10-options", method, named(fields) if fields else "as it is", fields=fields, seeds=(100,))
+        for fields in variants
+    ]
+
+
+TABLES = {
+    "yardsticks, quantity 0.25": Table(
+        "quantity 0.25", PLAIN, rows_of("fmnist-label-skew-q0.25", LOCAL, FEDAVG, ORACLE)
+    ),
+    "yardsticks, quantity 1": Table("quantity 1", PLAIN, rows_of("fmnist-label-skew-q1.0", LOCAL, FEDAVG, ORACLE)),
+    "label skew 0.2": Table("label skew 0.2, quantity 0.25", WHOLE, rows_of("fmnist-label-skew-q0.25", *SIX)),
+    "label skew 0.3": Table("label skew 0.3, quantity 1", WHOLE, rows_of("fmnist-label-skew-0.3-q1.0", *SIX)),
+    "concept shift": Table("concept shift", WHOLE, rows_of("fmnist-concept-shift", *SIX)),
+    "Dirichlet": Table("Dirichlet 0.25", WHOLE, rows_of("fmnist-dirichlet", *SIX[:-1])),
+    "CIFAR-10, label skew": Table(
+        "label skew 0.2, quantity 0.25, seed 0", WHOLE, rows_of("cifar10-label-skew", *SIX, seeds=(0,))
+    ),
+    "CIFAR-10, concept shift": Table(
+        "concept shift, seed 0", WHOLE, rows_of("cifar10-concept-shift", *SIX, seeds=(0,))
+    ),
+    "PACS": Table(
+        "PACS, seed 0",
+        ["accuracy", "newcomers", "newcomers after local epochs", "placed right", "groups found", "paper"],
+        rows_of("pacs-unseen", FEDAVG, STAR, FEDDAG, seeds=(0,)),
+    ),
+    "little data": Table(
+        "a fifth of CIFAR-10, 40 clients",
+        WHOLE[:-1],
+        [
+            *rows_of("cifar10-few", STAR, DAGGER, FEDDAG),
+            Row("cifar10-few", STAR, f"`{STAR}`, 60 rounds", fields={"rounds": 60}),
+        ],
+    ),
+    "equal passes": Table(
+        "Fashion-MNIST, seed 0",
+        ["accuracy", "worst decile", "swing", "sample passes"],
+        [
+            Row(file, method, f"{name}: `{method}`, {rounds} rounds", fields={"rounds": rounds}, seeds=(0,))
+            for name, file in (("label skew 0.2", "fmnist-label-skew-q0.25"), ("concept shift", "fmnist-concept-shift"))
+            for method, rounds in ((STAR, 30), (STAR, 60), (DAGGER, 30), (FEDDAG, 30))
+        ],
+    ),
+    "200 rounds": Table(
+        "label skew 0.2, quantity 0.25, seed 0",
+        ["accuracy", "worst decile", "after local epochs", "best over rounds", "swing", "sample passes"],
+        [
+            Row(
+                "fmnist-label-skew-q0.25", FEDDAG, f"`{FEDDAG}`, {rounds} rounds", fields={"rounds": rounds}, seeds=(0,)
+            )
+            for rounds in (30, 200)
+        ],
+    ),
+    "newcomers": Table(
+        "80 clients, then 20",
+        ["accuracy", "newcomers", "newcomers after local epochs", "placed right", "paper"],
+        rows_of("fmnist-newcomers", FEDDAG),
+    ),
+    "drift": Table(
+        "a fifth changes",
+        ["noticed", "false alarms", "drifting: before", "at", "after", "others: after"],
+        [Row("fmnist-drift", FEDDAG, "looking for drift"), Row("fmnist-drift-ignored", FEDDAG, "not looking")],
+    ),
+    "options of sharing": Table(
+        "`feddag`, seed 100, validation samples",
+        ["accuracy", "worst decile", "swing"],
+        [
+            Row("cifar10-options", STAR, f"`{STAR}`", seeds=(100,)),
+            Row("cifar10-options", DAGGER, f"`{DAGGER}`", seeds=(100,)),
+            *chosen(
+                FEDDAG,
+                {},
+                {"scores": "own"},
+                {"classifier": "source"},
+                {"combined": "sum"},
+                {"several": "sum"},
+                {"several": "sequence"},
+                {"secondary_start": "random"},
+                {"secondary_start": "copy"},
+                {"against": "own"},
+                {"sampling": "all"},
+                {"exchange": "borrow"},
+                {"sources": 2},
+                {"alignment": "paper"},
+                SHARING_AS_PRINTED,
+                SHARING_AS_RELEASED,
+            ),
+        ],
+    ),
+    "options of stability": Table(
+        "`feddag-star`, seed 100, validation samples",
+        ["accuracy", "worst decile", "swing"],
+        [
+            *chosen(
+                STAR,
+                AS_PRINTED,
+                {},
+                {"sampling": "all"},
+                {"balanced": False},
+                {"smoothing": 0.0},
+                {"smoothing": 0.9},
+            ),
+            *chosen(
+                MOMENTUM,
+                {"server_momentum": 0.9},
+                {"server_momentum": 0.5},
+                {"server_momentum": 0.9, "smoothing": 0.0},
+                {"server_momentum": 0.5, "smoothing": 0.0},
+            ),
+        ],
+    ),
+}
+
+
+def line(table: Table, row: Row) -> str | None:
+    """One row of a table, or nothing where it was not run."""
+    found = kept(row.file, row.method, row.seeds, **row.fields)
+    if not found:
+        return None
+    label = row.label or f"`{row.method}`"
+    if len(found) < len(row.seeds):
+        label += f", seed {' and '.join(map(str, found))}"
+    results = list(found.values())
+    cells = [row.paper if name == "paper" else COLUMNS[name](results) for name in table.columns]
+    return f"| {' | '.join([label, *cells])} |\n"
+
+
+def drawn(table: Table) -> str:
+    """The table as Markdown."""
+    rows = [text for row in table.rows if (text := line(table, row)) is not None]
+    head = f"| {' | '.join([table.head, *table.columns])} |\n"
+    return head + f"|{' --- |' * (len(table.columns) + 1)}\n" + "".join(rows)
+
+
+def filled(text: str) -> str:
+    """A page with its tables filled anew."""
+    return MARKED.sub(lambda found: f"{found['name']} -->\n\n{drawn(TABLES[found['name']])}", text)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        before = page.read_text(encoding="utf-8")
+        after = filled(before)
+        if after != before:
+            page.write_text(after, encoding="utf-8")
+            sys.stdout.write(f"{page.name} has new figures\n")
