@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,44 +32,12 @@ from feddag.federation import ClientId, Engine, Federation, Job, Own, Ref, Step,
 from feddag.history import Record, RunDirectory, save_tree, write_atomically
 from feddag.models import DualEncoder, Model, ModelSpec, default_model
 from feddag.native import Network
+from feddag.outcome import DECIMALS, Accuracy, block, drift_report, over_rounds, placed_right, score_groups, swing, tail
 
 SCHEMA = 1
-DECIMALS = 6
 SMALL_RUN = 1e10  # sample passes x parameters: some seconds of work
 
 Observer = Callable[[Record], None]
-
-
-@dataclass(frozen=True)
-class Accuracy:
-    """Balanced accuracy over clients, in [0, 1]. `worst_decile` is the mean of the worst tenth of the clients.
-
-    A client without any sample to be scored on has None, and does not count.
-    """
-
-    mean: float
-    std: float
-    worst_decile: float
-    per_client: tuple[float | None, ...]
-
-    @classmethod
-    def over(cls, per_client: Sequence[float]) -> "Accuracy":
-        """Summarise one number per client; nan for a client that has none.
-
-        >>> Accuracy.over([0.5, 1.0, math.nan])
-        Accuracy(mean=0.75, std=0.25, worst_decile=0.5, per_client=(0.5, 1.0, None))
-        """
-        known = np.sort([value for value in per_client if not math.isnan(value)])
-        if not len(known):
-            raise FeddagError("no client has any sample to be scored on")
-        worst = known[: math.ceil(len(known) / 10)]
-        mean, std, worst_decile = (round(float(v), DECIMALS) for v in (known.mean(), known.std(), worst.mean()))
-        scores = tuple(None if math.isnan(value) else round(float(value), DECIMALS) for value in per_client)
-        return cls(mean, std, worst_decile, scores)
-
-    def as_dict(self) -> Record:
-        """As it stands in result.json."""
-        return {**vars(self), "per_client": list(self.per_client)}
 
 
 class Run:
@@ -358,7 +325,7 @@ class _Loop:
         return [scores.get(client, math.nan) for client in clients], loss if math.isfinite(loss) else None
 
     def _finetuned(self, clients: Sequence[ClientId]) -> Accuracy | None:
-        return _block(self._evaluate(clients, finetuned=True)[0]) if self.experiment.finetune else None
+        return block(self._evaluate(clients, finetuned=True)[0]) if self.experiment.finetune else None
 
     def _checkpoint(self, number: int) -> None:
         traffic = {name: dict(counter) for name, counter in vars(self.federation.traffic).items()}
@@ -397,23 +364,22 @@ class _Loop:
     def _result(self) -> Record:
         clients = self.present
         history = self.files.read_history()
-        tail = _tail(history)
         truth = self.setting.truth_at_end
         self.federation.begin_round(self.experiment.rounds + 1)
         blocks: dict[str, Accuracy | None] = {
-            "accuracy": _over_rounds(np.mean, tail, clients),
-            "accuracy_last": _over_rounds(np.mean, history[-1:], clients),
+            "accuracy": over_rounds(np.mean, tail(history), clients),
+            "accuracy_last": over_rounds(np.mean, history[-1:], clients),
             "accuracy_finetuned": self._finetuned(clients),
-            "accuracy_best": _over_rounds(np.max, history, clients),
+            "accuracy_best": over_rounds(np.max, history, clients),
         }
         if unseen := self.setting.held_out:
             self.federation.admit(unseen)
             self.method.join(self.federation, unseen)
-            blocks["accuracy_unseen"] = _block(self._evaluate(unseen)[0])
+            blocks["accuracy_unseen"] = block(self._evaluate(unseen)[0])
             blocks["accuracy_unseen_finetuned"] = self._finetuned(unseen)
         clusters = self.method.clusters()
         traffic = self.federation.traffic
-        clustering = None if clusters is None else self._score(clusters)
+        clustering = None if clusters is None else score_groups(clusters, truth, self.setting.class_counts)
         return {
             "schema": SCHEMA,
             "key": self.key,
@@ -424,12 +390,16 @@ class _Loop:
             "held_out": list(self.setting.held_out),
             **{name: block.as_dict() if block else None for name, block in blocks.items()},
             "accuracy_by_round": [record["accuracy"]["mean"] for record in history],
-            "swing": _swing(history, clients),
+            "swing": swing(history, clients),
             "clusters": None if clusters is None else [clusters[client] for client in sorted(clusters)],
             "truth": None if truth is None else list(truth),
             "ari": clustering and clustering["ari"],
             "clustering": clustering,
-            "unseen_placed_right": None if clusters is None else self._placed_right(clusters),
+            "unseen_placed_right": (
+                placed_right(clusters, truth, clients, unseen)
+                if clusters is not None and truth is not None and unseen
+                else None
+            ),
             "drift": self._drift(history) if self.setting.drifting else None,
             "bytes_up": traffic.up.total(),
             "bytes_down": traffic.down.total(),
@@ -450,54 +420,10 @@ class _Loop:
             "versions": _versions() | {"trainer": self.setting.trainer},
         }
 
-    def _placed_right(self, clusters: dict[ClientId, int]) -> float | None:
-        """The share of held-out clients whose group is, among those that trained, mostly of their own true group."""
-        truth, unseen = self.setting.truth_at_end, self.setting.held_out
-        if truth is None or not unseen:
-            return None
-        trained: dict[int, Counter[int]] = {}
-        for client in self.present:
-            if client in clusters and client not in unseen:
-                trained.setdefault(clusters[client], Counter())[truth[client]] += 1
-        mostly = {group: kinds.most_common(1)[0][0] for group, kinds in trained.items()}
-        right = sum(mostly.get(clusters[client]) == truth[client] for client in unseen if client in clusters)
-        return round(right / len(unseen), DECIMALS)
-
     def _drift(self, history: Sequence[Record]) -> Record:
-        """Who noticed what, and what it cost: accuracy before the drift, in its round, and at the end."""
-        since, drifting = self.experiment.drift_round, set(self.setting.drifting)
-        alarms = [(client, round) for client, rounds in self.method.alarms().items() for round in rounds]
-        noticed = {client for client, round in alarms if client in drifting and round >= since}
-        others = [client for client in self.present if client not in drifting]
-        stages = {
-            "before": history[max(0, since - 2) : since - 1],
-            "at": history[since - 1 : since],
-            "after": _tail(history),
-        }
-
-        def curve(clients: Sequence[ClientId]) -> dict[str, float | None]:
-            return {name: _over_rounds(np.mean, part, clients).mean for name, part in stages.items() if part}
-
-        return {
-            "clients": len(drifting),
-            "noticed": len(noticed),
-            "missed": len(drifting - noticed),
-            "false_alarms": sum(client not in drifting or round < since for client, round in alarms),
-            "accuracy_drifting": curve(self.setting.drifting),
-            "accuracy_others": curve(others),
-        }
-
-    def _score(self, clusters: dict[ClientId, int]) -> Record:
-        """What the groups are worth, beside the true ones and by the classes that their clients hold."""
-        from feddag.server.metrics import score_clustering  # slow to import, and only needed at the end
-
-        clients, truth = sorted(clusters), self.setting.truth_at_end
-        scores = score_clustering(
-            [clusters[client] for client in clients],
-            None if truth is None else [truth[client] for client in clients],
-            None if self.setting.class_counts is None else self.setting.class_counts[clients],
-        )
-        return {name: value if value is None else round(value, DECIMALS) for name, value in scores.items()}
+        drifting = self.setting.drifting
+        others = sorted(set(self.present).difference(drifting))
+        return drift_report(history, self.experiment.drift_round, drifting, others, self.method.alarms())
 
 
 def model_for(experiment: Experiment, sample_shape: tuple[int, ...], num_classes: int) -> ModelSpec:
@@ -531,37 +457,6 @@ def _worthwhile_workers(experiment: Experiment, partition: Partition, place: Wor
 
 def _copied(clusters: dict[ClientId, int] | None) -> dict[ClientId, int] | None:
     return None if clusters is None else dict(clusters)
-
-
-def _block(scores: Sequence[float]) -> Accuracy | None:
-    """The summary of scores; None where nobody could be scored."""
-    return None if all(map(math.isnan, scores)) else Accuracy.over(scores)
-
-
-def _scores(record: Record, clients: Sequence[ClientId]) -> list[float]:
-    """A round's accuracies of these clients; nan for one that was not there, or had nothing to be scored on."""
-    by_client = dict(zip(record["clients"], record["per_client"], strict=True))
-    return [math.nan if by_client.get(client) is None else by_client[client] for client in clients]
-
-
-def _tail(history: Sequence[Record]) -> Sequence[Record]:
-    """The last tenth of the rounds: what the headline is about."""
-    return history[-max(1, len(history) // 10) :]
-
-
-def _over_rounds(summary: Callable[[Any], Any], records: Sequence[Record], clients: Sequence[ClientId]) -> Accuracy:
-    """Each client's scores over some rounds in one number, then over clients."""
-    by_client = np.array([_scores(record, clients) for record in records]).T
-    present = [scores[~np.isnan(scores)] for scores in by_client]
-    return Accuracy.over([float(summary(scores)) if len(scores) else math.nan for scores in present])
-
-
-def _swing(history: Sequence[Record], clients: Sequence[ClientId]) -> float | None:
-    """How far a client's accuracy moves from one round to the next, up or down, in the second half of a run."""
-    late = np.array([_scores(record, clients) for record in history[len(history) // 2 :]])
-    moves = np.abs(np.diff(late, axis=0))
-    known = moves[~np.isnan(moves)]
-    return round(float(known.mean()), DECIMALS) if known.size else None
 
 
 def _versions() -> Record:

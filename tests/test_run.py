@@ -12,7 +12,7 @@ from rich.console import Console
 import feddag
 from feddag.errors import FeddagError
 from feddag.history import RunDirectory
-from feddag.run import Accuracy
+from feddag.outcome import Accuracy
 from feddag.screen import show_clustering
 
 QUICK = {"clients": 6, "groups": 3, "rounds": 4, "epochs": 1, "participation": 0.5, "workers": 1}

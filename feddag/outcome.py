@@ -1,0 +1,140 @@
+"""What a run was worth: from its history to the numbers of result.json."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddag.errors import FeddagError
+from feddag.federation import ClientId
+from feddag.history import Record
+
+DECIMALS = 6
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Balanced accuracy over clients, in [0, 1]. `worst_decile` is the mean of the worst tenth of the clients.
+
+    A client without any sample to be scored on has None, and does not count.
+    """
+
+    mean: float
+    std: float
+    worst_decile: float
+    per_client: tuple[float | None, ...]
+
+    @classmethod
+    def over(cls, per_client: Sequence[float]) -> "Accuracy":
+        """Summarise one number per client; nan for a client that has none.
+
+        >>> Accuracy.over([0.5, 1.0, math.nan])
+        Accuracy(mean=0.75, std=0.25, worst_decile=0.5, per_client=(0.5, 1.0, None))
+        """
+        known = np.sort([value for value in per_client if not math.isnan(value)])
+        if not len(known):
+            raise FeddagError("no client has any sample to be scored on")
+        worst = known[: math.ceil(len(known) / 10)]
+        mean, std, worst_decile = (round(float(v), DECIMALS) for v in (known.mean(), known.std(), worst.mean()))
+        scores = tuple(None if math.isnan(value) else round(float(value), DECIMALS) for value in per_client)
+        return cls(mean, std, worst_decile, scores)
+
+    def as_dict(self) -> Record:
+        """As it stands in result.json."""
+        return {**vars(self), "per_client": list(self.per_client)}
+
+
+def block(scores: Sequence[float]) -> Accuracy | None:
+    """The summary of scores; None where nobody could be scored."""
+    return None if all(map(math.isnan, scores)) else Accuracy.over(scores)
+
+
+def _scores(record: Record, clients: Sequence[ClientId]) -> list[float]:
+    """A round's accuracies of these clients; nan for one that was not there, or had nothing to be scored on."""
+    by_client = dict(zip(record["clients"], record["per_client"], strict=True))
+    return [math.nan if by_client.get(client) is None else by_client[client] for client in clients]
+
+
+def tail(history: Sequence[Record]) -> Sequence[Record]:
+    """The last tenth of the rounds: what the headline is about."""
+    return history[-max(1, len(history) // 10) :]
+
+
+def over_rounds(summary: Callable[[Any], Any], records: Sequence[Record], clients: Sequence[ClientId]) -> Accuracy:
+    """Each client's scores over some rounds in one number, then over clients."""
+    by_client = np.array([_scores(record, clients) for record in records]).T
+    present = [scores[~np.isnan(scores)] for scores in by_client]
+    return Accuracy.over([float(summary(scores)) if len(scores) else math.nan for scores in present])
+
+
+def swing(history: Sequence[Record], clients: Sequence[ClientId]) -> float | None:
+    """How far a client's accuracy moves from one round to the next, up or down, in the second half of a run."""
+    late = np.array([_scores(record, clients) for record in history[len(history) // 2 :]])
+    moves = np.abs(np.diff(late, axis=0))
+    known = moves[~np.isnan(moves)]
+    return round(float(known.mean()), DECIMALS) if known.size else None
+
+
+def placed_right(
+    clusters: Mapping[ClientId, int], truth: Sequence[int], trained: Sequence[ClientId], unseen: Sequence[ClientId]
+) -> float:
+    """The share of held-out clients whose group is, among those that trained, mostly of their own true group.
+
+    >>> placed_right({0: 0, 1: 1, 2: 0, 3: 0}, truth=[5, 6, 5, 6], trained=[0, 1], unseen=[2, 3])
+    0.5
+    """
+    kinds: dict[int, Counter[int]] = {}
+    for client in trained:
+        if client in clusters:
+            kinds.setdefault(clusters[client], Counter())[truth[client]] += 1
+    mostly = {group: held.most_common(1)[0][0] for group, held in kinds.items()}
+    right = sum(mostly.get(clusters[client]) == truth[client] for client in unseen if client in clusters)
+    return round(right / len(unseen), DECIMALS)
+
+
+def drift_report(
+    history: Sequence[Record],
+    since: int,
+    drifting: Collection[ClientId],
+    others: Sequence[ClientId],
+    alarms: Mapping[ClientId, Sequence[int]],
+) -> Record:
+    """Who noticed what, and what it cost: accuracy before the drift in round `since`, in that round, and at the end."""
+    raised = [(client, round) for client, rounds in alarms.items() for round in rounds]
+    noticed = {client for client, round in raised if client in drifting and round >= since}
+    stages = {
+        "before": history[max(0, since - 2) : since - 1],
+        "at": history[since - 1 : since],
+        "after": tail(history),
+    }
+
+    def curve(clients: Sequence[ClientId]) -> dict[str, float | None]:
+        return {name: over_rounds(np.mean, part, clients).mean for name, part in stages.items() if part}
+
+    return {
+        "clients": len(drifting),
+        "noticed": len(noticed),
+        "missed": len(drifting) - len(noticed),
+        "false_alarms": sum(client not in drifting or round < since for client, round in raised),
+        "accuracy_drifting": curve(list(drifting)),
+        "accuracy_others": curve(others),
+    }
+
+
+def score_groups(
+    clusters: Mapping[ClientId, int], truth: Sequence[int] | None, class_counts: NDArray[np.int64] | None
+) -> Record:
+    """What the groups are worth, beside the true ones and by the classes that their clients hold."""
+    from feddag.server.metrics import score_clustering  # slow to import, and only needed at the end
+
+    clients = sorted(clusters)
+    scores = score_clustering(
+        [clusters[client] for client in clients],
+        None if truth is None else [truth[client] for client in clients],
+        None if class_counts is None else class_counts[clients],
+    )
+    return {name: value if value is None else round(value, DECIMALS) for name, value in scores.items()}
