@@ -4,12 +4,13 @@ import hashlib
 import importlib.util
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
 
 from feddag.client.work import LocalSettings
 from feddag.data.datasets import Dataset
@@ -244,13 +245,15 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name.strip(), value.strip()
 
 
-def _sentence(error: ValidationError, fields: Iterable[str]) -> str:
+def _sentence(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "extra_forbidden":
         return f"'{name}' is not a field of this method{nearest(name, fields)}"
     shown = first["input"] if len(str(first["input"])) <= 80 else str(first["input"])[:77] + "..."
     wanted = first["msg"].removeprefix("Input should be ").split(", got")[0].split(", unable")[0]
+    if first["type"] == "string_pattern_mismatch":
+        wanted = fields[name].description or wanted  # a person reads words more easily than a pattern
     hint = nearest(str(shown), _choices(first)) if first["type"] == "literal_error" else ""
     return f"{name} = {shown!r} is not allowed: it should be {wanted}{hint}"
 

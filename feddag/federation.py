@@ -266,11 +266,11 @@ class Federation:
         self._forms.add(_form(weights))
         return self._engine.put(weights)
 
-    def ask(self, jobs: Iterable[Job]) -> Replies:
+    def ask(self, jobs: Iterable[Job], *, spare: bool = False) -> Replies:
         """Send jobs, at most one per client, and return the replies that arrived, in client order.
 
         A client that failed, left, or answered with something that is not a finite number or not of the right shape is
-        missing, with its reason.
+        missing, with its reason. What is `spare` can be asked again later: too few answers do not stop the run.
         """
         jobs = sorted(jobs, key=lambda job: job.client)
         if len({job.client for job in jobs}) < len(jobs):
@@ -289,7 +289,7 @@ class Federation:
         if self._counting:
             self._count(jobs, answered)
             self.missing |= missing
-            if len(sound) < min(self._minimum, len(jobs)):
+            if not spare and len(sound) < min(self._minimum, len(jobs)):
                 raise FeddagError(
                     f"round {self.round}: {len(sound)} of {len(jobs)} clients gave a usable answer, and minimum = "
                     f"{self._minimum}; the run can be resumed"

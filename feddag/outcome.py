@@ -113,7 +113,8 @@ def drift_report(
     }
 
     def curve(clients: Sequence[ClientId]) -> dict[str, float | None]:
-        return {name: over_rounds(np.mean, part, clients).mean for name, part in stages.items() if part}
+        whole = {name: part for name, part in stages.items() if part and clients}
+        return {name: over_rounds(np.mean, part, clients).mean for name, part in whole.items()}
 
     return {
         "clients": len(drifting),

@@ -152,10 +152,13 @@ def run_on(
 ) -> Record:
     """Let an engine run an experiment to its end, and write down the result; the engine is closed however it ends."""
     try:
-        result = _Loop(experiment, files, setting, engine, observer).run_to_end(resume)
+        loop = _Loop(experiment, files, setting, engine, observer)
+        result = loop.run_to_end(resume)
+        write_atomically(files.result, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        if setting.held_out:  # whoever joined after the last round has a model, too
+            loop.checkpoint(experiment.rounds)
     finally:
         engine.close()
-    write_atomically(files.result, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return result
 
 
@@ -247,7 +250,7 @@ class _Loop:
             self.present = self.federation.clients
             self.method.start(self.federation)
             self._explain()
-            self._checkpoint(0)
+            self.checkpoint(0)
         for number in range((done or 0) + 1, self.experiment.rounds + 1):
             began = time.perf_counter()
             self.federation.begin_round(number)
@@ -259,7 +262,7 @@ class _Loop:
             self.files.append(record)
             if self.method.clusters() != self.explained:
                 self._explain()
-            self._checkpoint(number)
+            self.checkpoint(number)
             if self.observer:
                 self.observer(record)
         return self._result()
@@ -327,7 +330,8 @@ class _Loop:
     def _finetuned(self, clients: Sequence[ClientId]) -> Accuracy | None:
         return block(self._evaluate(clients, finetuned=True)[0]) if self.experiment.finetune else None
 
-    def _checkpoint(self, number: int) -> None:
+    def checkpoint(self, number: int) -> None:
+        """Keep all that a resume needs, and the models."""
         traffic = {name: dict(counter) for name, counter in vars(self.federation.traffic).items()}
         tree = {
             "key": self.key,

@@ -108,3 +108,8 @@ def test_broken_files_get_one_sentence(tmp_path: Path, content, sentence) -> Non
     assert "\n" not in str(caught.value)
     with pytest.raises(FeddagError, match="cannot be read: No such file"):
         read_experiment(tmp_path / "none.toml", {})
+
+
+def test_a_pattern_is_told_in_words() -> None:
+    with pytest.raises(FeddagError, match=r"^schedule = '2:3' is not allowed: it should be full \(both phases"):
+        Experiment(schedule="2:3")

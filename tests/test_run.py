@@ -12,7 +12,7 @@ from rich.console import Console
 import feddag
 from feddag.errors import FeddagError
 from feddag.history import RunDirectory
-from feddag.outcome import Accuracy
+from feddag.outcome import Accuracy, drift_report
 from feddag.screen import show_clustering
 
 QUICK = {"clients": 6, "groups": 3, "rounds": 4, "epochs": 1, "participation": 0.5, "workers": 1}
@@ -308,3 +308,13 @@ def test_own_data_own_model_and_own_method(in_tmp: Path) -> None:
         )
         assert run.accuracy.mean == 1.0
         assert len(run.accuracy.per_client) == 3
+
+
+def test_all_clients_may_drift() -> None:
+    history = [
+        {"clients": [0, 1], "per_client": [0.5, 0.7], "round": 1},
+        {"clients": [0, 1], "per_client": [0.1, 0.3], "round": 2},
+    ]
+    told = drift_report(history, 2, drifting=[0, 1], others=[], alarms={0: [2], 1: [1]})
+    assert told["accuracy_drifting"] == {"before": 0.6, "at": 0.2, "after": 0.2} and told["accuracy_others"] == {}
+    assert (told["noticed"], told["missed"], told["false_alarms"]) == (1, 1, 1)

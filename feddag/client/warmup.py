@@ -52,7 +52,10 @@ class Sign(Step):
             sizes = [client.settings.batch_size] * self.steps
             batches = balanced_batches(client.y.numpy(), half, sizes, generator)
             trained.append(only(fit(client, start, batches, trainable=self.parts)[0], self.parts))
-        mean = {name: torch.stack([half[name] for half in trained]).mean(0) for name in trained[0]}
+        mean = {
+            name: torch.stack([half[name] for half in trained]).mean(0) if first.is_floating_point() else first
+            for name, first in trained[0].items()
+        }
         before = _arrays(only(start, self.parts))
         changes = [sparsified(before, _arrays(half), self.sparsity, client.seed) for half in trained]
         made = signature(
@@ -63,7 +66,8 @@ class Sign(Step):
             inputs=self.inputs,
             per_class=self.per_class,
             update=np.mean(changes, axis=0, dtype=np.float32),
-            update_reliability=agreement(*changes),
+            # Where no class has two samples the halves are one and the same, and agree on noise as well.
+            update_reliability=agreement(*changes) if np.bincount(client.y.numpy()).max() > 1 else 0.0,
             seed=client.seed,
         )
         client.current = start | mean
@@ -109,8 +113,9 @@ def agreement(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
 
 @cache
 def _size(model: ModelSpec, parts: tuple[str, ...]) -> int:
-    return sum(tensor.numel() for tensor in only(model.initial_weights(0, "size"), parts).values())
+    return sum(array.size for array in _arrays(only(model.initial_weights(0, "size"), parts)).values())
 
 
 def _arrays(weights: Weights) -> dict[str, NDArray[np.float32]]:
-    return {name: tensor.numpy() for name, tensor in weights.items()}
+    """What training moves; not a normalisation layer's counter."""
+    return {name: tensor.numpy() for name, tensor in weights.items() if tensor.is_floating_point()}

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn import functional
 
@@ -19,8 +20,10 @@ from feddag.client.signature import Signature
 from feddag.client.train import Train, only
 from feddag.client.warmup import Sign, received
 from feddag.client.work import Client
+from feddag.errors import FeddagError
 from feddag.federation import ClientId, Federation, Job, Ref, Reply, Result, Step, Weights
 from feddag.methods.base import Method, MethodSettings
+from feddag.models import ModelSpec
 from feddag.rng import rng
 from feddag.server.aggregate import mean_of
 from feddag.server.clustering import Linkage
@@ -34,6 +37,9 @@ class Watch(Step):
     """Class counts, and how the given model fares on the client's own training samples."""
 
     model: Ref
+
+    def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
+        return {"counts": (model.num_classes,), "loss": (1,)}
 
     def run(self, client: Client) -> Result:
         table = on_own_samples(client, client.weights(self.model))
@@ -74,6 +80,14 @@ class FedDAGStarSettings(MethodSettings):
     )
     regroup_after: int = Field(0, ge=0, description="arrivals after which all are grouped anew (0: never)")
 
+    @model_validator(mode="after")
+    def _views_are_ours_to_choose(self) -> "FedDAGStarSettings":
+        if self.similarity != "fused" and self.fusion != "clarity":
+            raise FeddagError(
+                f"similarity = '{self.similarity}' has no say in fusion = '{self.fusion}', which names its own views"
+            )
+        return self
+
 
 class FedDAGDaggerSettings(FedDAGStarSettings):
     """What a second encoder adds."""
@@ -84,7 +98,11 @@ class FedDAGDaggerSettings(FedDAGStarSettings):
     against: Literal["cluster", "own"] = Field(
         "cluster", description="secondary phase beside the cluster's model, or beside what the client has just trained"
     )
-    schedule: str = Field("1:1", pattern=r"^[1-9]\d*:1$", description="primary rounds for each with a secondary phase")
+    schedule: str = Field(
+        "full",
+        pattern=r"^(full|[1-9]\d*:1)$",
+        description="full (both phases in every round) or K:1 (K primary rounds, then a secondary one: B.9)",
+    )
     diversity: float = Field(0.0, ge=0, description="weight of Eq. 42; above 0 both encoders start random")
 
 
@@ -128,26 +146,34 @@ class FedDAG(Method):
     def start(self, federation: Federation) -> None:
         self.signatures: dict[ClientId, dict[str, Tensor]] = {}
         first = federation.initial_weights()
-        warmed = self._sign(federation, federation.clients, first)
+        warmed = self._sign(federation, federation.clients, first, later=False)
         self._grouping = self._group(list(self.signatures.values()))
         self.labels = dict(zip(self.signatures, self._grouping.labels_.tolist(), strict=True))
         self.founders = list(self.signatures)
         self.founding = dict(self.signatures)
         """The founders' signatures, by which newcomers are placed; a founder that drifts signs anew beside them."""
-        self.placed: list[tuple[ClientId, int]] = []
+        self.placed: list[tuple[ClientId, int, dict[str, Tensor]]] = []
+        """Who came or moved since, in this order: client, cluster and signature."""
+        first_group = [client for client in self.founders if self.labels[client] == 0] if self._commonly() else []
+        self.first_group = [self.signatures[client] for client in first_group]
+        """What these call a class is what the common classifier calls it, however clusters are numbered later."""
         self.graph = _edges(self._grouping)
         self.directions = _directions(federation, first) if self.encoders == 2 else torch.zeros(0)
         self.matched = self._match(self._grouping)
         self.models = {z: self._first_model(federation, z, warmed, first) for z in sorted(set(self.labels.values()))}
         self.used: dict[int, Weights] = dict(self.models)
+        self.rounds_of: dict[int, int] = {}
+        """In how many rounds each cluster's model was trained."""
         self.alone = first
         """What a client uses that no group has taken in yet."""
         self.arrivals = 0
         self.watched: dict[ClientId, dict[str, Tensor]] = {}
         self.alarmed: dict[ClientId, list[int]] = {}
 
-    def _sign(self, federation: Federation, clients: Sequence[ClientId], first: Weights) -> dict[ClientId, Reply]:
-        """Ask for signatures (lines 6-10); whoever does not answer is asked again when it next takes part."""
+    def _sign(
+        self, federation: Federation, clients: Sequence[ClientId], first: Weights, *, later: bool = True
+    ) -> dict[ClientId, Reply]:
+        """Ask for signatures (lines 6-10); whoever does not answer is asked again when it is next sampled."""
         federation.phase = "warm-up"
         own = self._settings
         sign = Sign(
@@ -157,7 +183,7 @@ class FedDAG(Method):
             vectors=own.vectors,
             inputs=own.inputs,
         )
-        replies = federation.ask(Job(client, sign) for client in clients)
+        replies = federation.ask((Job(client, sign) for client in clients), spare=later)
         federation.phase = "train"
         for reply in replies:
             self.signatures[reply.client] = reply.results[0].arrays
@@ -187,7 +213,7 @@ class FedDAG(Method):
         model = fresh | primary
         if self.encoders == 1:
             return model
-        if own.secondary_start == "copy":
+        if own.secondary_start == "copy" and not apart:
             model |= _renamed(primary, PRIMARY, SECONDARY)
         elif own.secondary_start == "warm" and not apart:
             everyone = mean_of([r.weights for r in warmed.values()], [r.samples for r in warmed.values()])
@@ -201,7 +227,7 @@ class FedDAG(Method):
             return super().sample(federation)
         generator = federation.rng("sample in clusters")
         drawn: list[ClientId] = []
-        for cluster in self.models:
+        for cluster in [*self.models, None]:  # and of those who have not signed yet
             members = [client for client in federation.clients if self.labels.get(client) == cluster]
             if members:
                 count = max(1, round(federation.participation * len(members)))
@@ -209,52 +235,67 @@ class FedDAG(Method):
         return sorted(drawn)
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
+        if unsigned := [client for client in sampled if client not in self.labels]:
+            self.join(federation, unsigned)
         if self._settings.drift_every and federation.round % self._settings.drift_every == 0:
             self._look_for_drift(federation)
         taking_part = [client for client in sampled if client in self.labels]
         in_turn = self.sharing and self._settings.several == "sequence"
         for clusters in [[z] for z in self.models] if in_turn else [list(self.models)]:
             self._exchange(federation, clusters, [client for client in taking_part if self.labels[client] in clusters])
-        if self.sharing and self._settings.exchange == "borrow":
+        if self._borrowing():
             self._borrow()
 
     def _exchange(self, federation: Federation, clusters: Sequence[int], clients: Sequence[ClientId]) -> None:
+        primary, secondary = self._phases(federation.round)
         own = {z: federation.put(self.models[z]) for z in clusters}
-        visiting = self._visiting(federation, clusters)
+        visiting = self._visiting(federation, clusters) if secondary else {}
+        steps = {z: self._steps(own[z], visiting.get(z), primary) for z in clusters}
         replies = federation.ask(
-            Job(client, self._steps(own[self.labels[client]], visiting.get(self.labels[client]))) for client in clients
+            Job(client, steps[self.labels[client]]) for client in clients if steps[self.labels[client]]
         )
         before = dict(self.models)
-        for z, answered in replies.by_group(self.labels):
-            self.models[z] = self.models[z] | self.averaged(z, answered)
-        self._smooth(clusters)  # with the secondary encoders that these heads were trained beside
-        self._return_secondaries(before, replies.by_group(self.labels) if visiting else [])
+        if primary:
+            for z, answered in replies.by_group(self.labels):
+                self.models[z] = self.models[z] | self.averaged(z, answered)
+                self.rounds_of = {**self.rounds_of, z: self.rounds_of.get(z, 0) + 1}
+            self._smooth(clusters)  # with the secondary encoders that these heads were trained beside
+        self._return_secondaries(before, [(z, sent) for z, sent in replies.by_group(self.labels) if z in visiting])
+
+    def _phases(self, number: int) -> tuple[bool, bool]:
+        """Whether primary and secondary encoders are trained in a round: both, or, by B.9, the one or the other."""
+        if self.encoders == 1 or self._borrowing():
+            return True, False
+        if self._settings.schedule == "full":
+            return True, True
+        secondary = number % (int(self._settings.schedule.partition(":")[0]) + 1) == 0
+        return not secondary, secondary
+
+    def _borrowing(self) -> bool:
+        return self.sharing and self._settings.exchange == "borrow"
 
     def averaged(self, cluster: int, answered: Sequence[Reply]) -> Weights:
         """A cluster's primary encoder and head after its clients' training (Eq. 18)."""
         return mean_of([_sent(reply, 0) for reply in answered], [reply.samples for reply in answered])
 
-    def _steps(self, own: Ref, visiting: Ref | None) -> list[Train]:
+    def _steps(self, own: Ref, visiting: Ref | None, primary: bool) -> list[Train]:
         """One exchange: train the own cluster's primary encoder and head (Eq. 17), then a visiting encoder (Eq. 20)."""
         setting = self._settings
-        primary = Train(
-            own,
-            parts=(PRIMARY, HEAD),
-            balanced=setting.balanced,
-            diversity=setting.diversity if self.encoders == 2 else 0.0,
-            phase="primary",
-        )
-        if visiting is None:
-            return [primary]
-        beside = own if setting.against == "cluster" else None
-        secondary = Train(beside, secondary=visiting, parts=(SECONDARY,), balanced=setting.balanced, phase="secondary")
-        return [primary, secondary]
+        steps = []
+        if primary:
+            diversity = setting.diversity if self.encoders == 2 else 0.0
+            steps.append(
+                Train(own, parts=(PRIMARY, HEAD), balanced=setting.balanced, diversity=diversity, phase="primary")
+            )
+        if visiting is not None:
+            beside = None if primary and setting.against == "own" else own
+            steps.append(
+                Train(beside, secondary=visiting, parts=(SECONDARY,), balanced=setting.balanced, phase="secondary")
+            )
+        return steps
 
     def _visiting(self, federation: Federation, clusters: Sequence[int]) -> dict[int, Ref]:
         """The encoder that each cluster trains for its learners: theirs combined (§4 ii), or, at home, its own."""
-        borrowing = self.sharing and self._settings.exchange == "borrow"
-        if self.encoders == 1 or borrowing or federation.round % int(self._settings.schedule.partition(":")[0]):
-            return {}
         sent = {}
         for z in clusters:
             learners = self._learners(z)
@@ -269,7 +310,8 @@ class FedDAG(Method):
         return at_home + [learner for learner, source in self.graph if source == z]
 
     def _commonly(self) -> bool:
-        return self.sharing and self._settings.classifier == "common"
+        """Whether encoders are trained against the common classifier, so that it can judge by them."""
+        return self.sharing and self._settings.classifier == "common" and not self._borrowing()
 
     def _common_classifier(self, z: int) -> Weights:
         """A head that belongs to no cluster: a fixed direction for each class, and blind to the primary encoder.
@@ -283,8 +325,13 @@ class FedDAG(Method):
         return {"head.weight": torch.cat([torch.zeros_like(rows), rows], 1), "head.bias": torch.zeros(len(rows))}
 
     def _match(self, grouping: Grouping) -> list[list[int]]:
-        """For each cluster, which class each of its classes looks like."""
-        return matched_classes(grouping.signatures, grouping.labels_).tolist() if self._commonly() else []
+        """For each cluster, which class of the first group each of its classes looks like."""
+        if not self._commonly():
+            return []
+        first = [_signature(arrays) for arrays in self.first_group]
+        labels = np.concatenate([np.zeros(len(first), int), grouping.labels_ + 1])
+        matched: list[list[int]] = matched_classes([*first, *grouping.signatures], labels).tolist()
+        return matched[1:]
 
     def _combined(self, models: Mapping[int, Weights], learners: Sequence[int]) -> Weights:
         mean = mean_of([only(models[learner], (SECONDARY,)) for learner in learners], [1] * len(learners))
@@ -292,16 +339,15 @@ class FedDAG(Method):
             return mean
         return {name: value * len(learners) for name, value in mean.items()}
 
-    def _return_secondaries(self, before: Mapping[int, Weights], by_source: Any) -> None:
+    def _return_secondaries(
+        self, before: Mapping[int, Weights], by_source: Sequence[tuple[int, Sequence[Reply]]]
+    ) -> None:
         """Eq. 21: every learner moves as its sources' clients moved what they had been sent."""
         moves: dict[int, list[Weights]] = {}
         for source, answered in by_source:
             learners = self._learners(source)
-            replies = [reply for reply in answered if len(reply.results) > 1]
-            if not replies or not learners:
-                continue
             sent = self._combined(before, learners)
-            trained = mean_of([_sent(reply, 1) for reply in replies], [reply.samples for reply in replies])
+            trained = mean_of([_sent(reply, -1) for reply in answered], [reply.samples for reply in answered])
             for learner in learners:
                 moves.setdefault(learner, []).append({name: trained[name] - sent[name] for name in sent})
         for learner, updates in moves.items():
@@ -344,6 +390,7 @@ class FedDAG(Method):
     def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
         for client in gone:
             self.labels.pop(client, None)
+            self.watched.pop(client, None)
 
     def _place(self, federation: Federation, client: ClientId, reply: Reply, first: Weights) -> None:
         """Into the nearest group, or, unlike all of them, into one of its own that starts from its warm-up."""
@@ -353,24 +400,32 @@ class FedDAG(Method):
         if label is None:
             label = len(self.models)
             self.labels[client] = label
-            self.models[label] = self._first_model(federation, label, {client: reply}, first)
+            self.models[label] = self._founded(federation, label, {client: reply}, first)
             self.used[label] = self.models[label]
             grouping = grouping.joined_by(signed, label)
             if self.sharing:
-                self.matched = self._match(grouping)
+                self.matched += self._match(grouping)[label:]
                 self.graph += [(label, source) for source in self._graph_of(grouping).sources_of(label)]
         else:
             grouping = grouping.joined_by(signed, label)
         self.labels[client] = label
-        self.placed = [*(pair for pair in self.placed if pair[0] != client), (client, label)]
+        self.placed = [*self.placed, (client, label, self.signatures[client])]
         self._grouping = grouping
+
+    def _founded(self, federation: Federation, label: int, warmed: Mapping[ClientId, Reply], first: Weights) -> Weights:
+        """The model of a cluster that comes later; its secondary encoder starts among those it is averaged with."""
+        model = self._first_model(federation, label, warmed, first)
+        if self.encoders == 2 and self._settings.secondary_start == "warm" and not self._settings.diversity:
+            others = [only(other, (SECONDARY,)) for other in self.models.values()]
+            model |= mean_of(others, [1] * len(others))
+        return model
 
     def _known(self) -> Grouping:
         """The grouping of the founders with all who were placed since; made again after a resume."""
         if self._grouping is None:
             self._grouping = self._group([self.founding[client] for client in self.founders])
-            for client, label in self.placed:
-                self._grouping = self._grouping.joined_by(_signature(self.signatures[client]), label)
+            for _, label, arrays in self.placed:
+                self._grouping = self._grouping.joined_by(_signature(arrays), label)
         return self._grouping
 
     def _graph_of(self, grouping: Grouping) -> ComplementGraph:
@@ -385,7 +440,7 @@ class FedDAG(Method):
         replies = federation.ask(Job(client, Watch(sent[self.labels[client]])) for client in watched)
         now = {reply.client: reply.results[0].arrays for reply in replies}
         rises = {c: float(now[c]["loss"] - self.watched[c]["loss"]) for c in now if c in self.watched}
-        shifted = [client for client in rises if self._has_drifted(client, now[client], rises)]
+        shifted = [client for client in now if self._has_drifted(client, now[client], rises)]
         first = federation.initial_weights()
         for client, reply in self._sign(federation, shifted, first).items():
             before = self.labels[client]
@@ -395,17 +450,19 @@ class FedDAG(Method):
             )
             self._tell(f"client {client} drifted and {moved}")
             self.alarmed.setdefault(client, []).append(federation.round)
-            now.pop(client)  # its next look is compared with its new group's model
-        self.watched = {c: a for c, a in self.watched.items() if c not in shifted} | now
+            self.watched.pop(client, None)  # its next look is compared with its new signature and group
+        # Whoever drifted and did not sign is compared with what it was before, and so asked again.
+        self.watched = self.watched | {client: seen for client, seen in now.items() if client not in shifted}
         federation.phase = "train"
 
     def _has_drifted(self, client: ClientId, now: Mapping[str, Tensor], rises: Mapping[ClientId, float]) -> bool:
         """A concept may change and leave the histogram as it was: then the loss rises, beyond that of the others."""
-        own, before, group_of = self._settings, self.watched[client]["counts"], self.labels
+        own, group_of = self._settings, self.labels
+        before = self.watched.get(client, self.signatures[client])["counts"].double()
+        if classes_moved(before, now["counts"].double(), own.drift_histogram, own.drift_rule):
+            return True
         mates = [rises[other] for other in rises if other != client and group_of[other] == group_of[client]]
-        return classes_moved(before, now["counts"], own.drift_histogram, own.drift_rule) or loss_rose(
-            rises[client], mates, least=own.drift_loss * math.log(len(now["counts"]))
-        )
+        return client in rises and loss_rose(rises[client], mates, least=own.drift_loss * math.log(len(before)))
 
     def _regroup(self, federation: Federation) -> None:
         """Growth: the search for groups runs again; each new group starts from the models its members have used."""
@@ -415,14 +472,18 @@ class FedDAG(Method):
         labels = dict(zip(present, grouping.labels_.tolist(), strict=True))
         if _partition(labels) == _partition(self.labels):
             return
-        sizes = {client: float(self.signatures[client]["counts"].sum()) for client in present}
-        inherited = {}
+        models, used, rounds_of = {}, {}, {}
         for label in range(grouping.clusters_):
             members = [client for client in present if labels[client] == label]
-            models = [self.models[self.labels[client]] for client in members]
-            inherited[label] = mean_of(models, [sizes[client] for client in members])
-        self._tell(f"{len(present)} clients grouped anew: {len(self.models)} clusters became {len(inherited)}")
-        self.models, self.used, self.labels = inherited, dict(inherited), labels
+            # A group that has not trained yet has nothing to leave, unless there is nothing else.
+            heirs = [client for client in members if self.rounds_of.get(self.labels[client], 0)] or members
+            sizes = [float(self.signatures[client]["counts"].sum()) for client in heirs]
+            models[label] = mean_of([self.models[self.labels[client]] for client in heirs], sizes)
+            used[label] = mean_of([self.used[self.labels[client]] for client in heirs], sizes)
+            rounds_of[label] = max(self.rounds_of.get(self.labels[client], 0) for client in heirs)
+        self._tell(f"{len(present)} clients grouped anew: {len(self.models)} clusters became {len(models)}")
+        self.models, self.used, self.rounds_of, self.labels = models, used, rounds_of, labels
+        self.watched = {}  # losses under other models
         self.graph, self.matched = _edges(grouping), self._match(grouping)
         self.founders, self.placed = present, []
         self.founding = {client: self.signatures[client] for client in present}

@@ -33,11 +33,11 @@ def classes_moved(before: Tensor, now: Tensor, limit: float, rule: Literal["shar
 
 
 def loss_rose(rise: float, others: Sequence[float], least: float) -> bool:
-    """Whether a client's loss rose by `least` more than that of the others in its group, and by more than they scatter.
+    """Whether a client's loss rose, by `least` more than that of the others in its group and by more than they scatter.
 
     >>> loss_rose(0.9, [0.1, 0.0, -0.1], least=0.2)
     True
     """
     usual = statistics.median(others or [0.0])
     scatter = statistics.median([abs(other - usual) for other in others] or [0.0])
-    return rise - usual > max(least, OUTLIER * scatter)
+    return rise > 0 and rise - usual > max(least, OUTLIER * scatter)

@@ -81,6 +81,18 @@ def mixed(gates: Tensor, gradient: Tensor, data: Tensor) -> Tensor:
     return upper + upper.T
 
 
+def gate_of_newcomer(gradient: Floats, data: Floats) -> float:
+    """Algorithm 4, line 11: the gate of least entropy (Eq. 8) for one more row, all other gates being fixed.
+
+    >>> gate_of_newcomer(np.array([0.0, 1.0], np.float32), np.array([0.5, 0.5], np.float32))
+    1.0
+    """
+    gates = torch.linspace(0, 1, 101)[:, None]
+    rows = gates * torch.from_numpy(gradient) + (1 - gates) * torch.from_numpy(data)
+    shares = torch.softmax(rows, dim=1)
+    return float(gates[int((-(shares * shares.log()).sum(1)).argmin())])
+
+
 def printed_projection(
     gradient: Floats, data: Floats, generator: np.random.Generator, lr: float = 0.1, steps: int = 1000
 ) -> NDArray[np.float64]:

@@ -26,7 +26,15 @@ from feddag.server.clustering import (
     search,
 )
 from feddag.server.complement import Alignment, ComplementGraph, complement_graph
-from feddag.server.fusion import LEAST_WEIGHT, blend, fused, mixed, printed_mlp, printed_projection
+from feddag.server.fusion import (
+    LEAST_WEIGHT,
+    blend,
+    fused,
+    gate_of_newcomer,
+    mixed,
+    printed_mlp,
+    printed_projection,
+)
 from feddag.server.similarity import (
     Floats,
     class_excess,
@@ -38,6 +46,7 @@ from feddag.server.similarity import (
     min_max,
     square,
     stacked_angles,
+    usual_noise,
 )
 
 FUSIONS = ("clarity", "mlp", "projected", "data", "gradient", "stacked")
@@ -69,6 +78,12 @@ class Grouping:
     graph_: ComplementGraph | None
     """Which group can teach which; None for precomputed distances."""
     signatures: Sequence[Signature] = field(default=(), repr=False)
+    fusion: str = ""
+    """How the views became one distance; empty for precomputed distances."""
+    delta: float = 0.5
+    usual_noise_: NDArray[np.float64] | None = field(default=None, repr=False)
+    ranges_: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Constants that newcomers do not move: each class's usual noise, and what min-max scaling took for 0 and 1."""
 
     @property
     def clusters_(self) -> int:
@@ -101,25 +116,45 @@ class Grouping:
         )
 
     def _placed(self, newcomer: Signature) -> tuple[int | None, dict[str, float]]:
+        """Its group, and how much each view counts for it."""
         if not self.signatures:
             raise FeddagError("a grouping of precomputed distances cannot place a newcomer: it has no signatures")
-        members = np.concatenate([np.flatnonzero(self.labels_ == group)[:COMPARED] for group in range(self.clusters_)])
-        groups = self.labels_[members]
+        groups, sizes = np.unique(self.labels_, return_counts=True)
+        members = np.concatenate([np.flatnonzero(self.labels_ == group)[:COMPARED] for group in groups])
         known = [self.signatures[client] for client in members]
         _check_alike([*known, newcomer], [str(client) for client in members] + ["newcomer"])
-        rows = {name: square(view)[-1, :-1] for name, view in views_of([*known, newcomer], tuple(self.views_)).items()}
+        row_of = self._row_by_clarity if self.fusion == "clarity" else self._row_as_printed
+        distances, shares = row_of(members, [*known, newcomer])
+        means = np.array([distances[self.labels_[members] == group].mean() for group in groups])
+        reach = np.full(len(groups), self.threshold_)
+        if self.fusion == "clarity":
+            reach = np.maximum(reach, least_significant(self.noise_, np.ones(len(groups)), sizes.astype(float)))
+        nearest_group = int((means - reach).argmin()) if (means <= reach).any() else int(means.argmin())
+        return (int(groups[nearest_group]) if means[nearest_group] <= reach[nearest_group] else None), shares
+
+    def _row_by_clarity(self, members: Labels, everyone: Sequence[Signature]) -> tuple[Floats, dict[str, float]]:
+        """The last client's distances to the others; a view counts as much as it tells the groups apart for it."""
+        views = views_of(everyone, tuple(self.views_), self.usual_noise_)
+        rows = {name: square(view)[-1, :-1] for name, view in views.items()}
         heard = {name: self.weights_[name].any() for name in rows}
+        groups = self.labels_[members]
         own = {name: heard[name] * (_clarity_of_newcomer(row, groups) + LEAST_WEIGHT) for name, row in rows.items()}
         total = sum(own.values())
         weights = {name: np.append(self.weights_[name][members], own[name] / total) for name in rows}
         pairs = {n: _only_last(row, len(members)) for n, row in rows.items()}
-        distances = square(blend(pairs, weights))[-1, :-1]
-        means = np.array([distances[groups == group].mean() for group in range(self.clusters_)])
-        sizes = np.bincount(self.labels_).astype(float)
-        reach = np.maximum(self.threshold_, least_significant(self.noise_, np.ones(len(sizes)), sizes))
-        nearest_group = int((means - reach).argmin()) if (means <= reach).any() else int(means.argmin())
         shares = {name: float(value[-1]) for name, value in weights.items()}
-        return (nearest_group if means[nearest_group] <= reach[nearest_group] else None), shares
+        return square(blend(pairs, weights))[-1, :-1], shares
+
+    def _row_as_printed(self, members: Labels, everyone: Sequence[Signature]) -> tuple[Floats, dict[str, float]]:
+        """Algorithm 4, lines 10-12: scaled as the clients before it were, and its own gate decides all of its row."""
+        rows, founders = {}, self.signatures[: self.tree_.clients]
+        for name, view in _angles(everyone, self.fusion, self.delta, founders).items():
+            low, high = self.ranges_[name]
+            rows[name] = (square(view)[-1, :-1] - low) / np.float32(max(high - low, 1e-30))
+        if self.fusion not in ("mlp", "projected"):
+            return rows[self.fusion], {}
+        gate = gate_of_newcomer(rows["gradient"], rows["data"])
+        return gate * rows["gradient"] + (1 - gate) * rows["data"], {"gradient": gate, "data": 1 - gate}
 
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays and numbers, for a report."""
@@ -176,12 +211,15 @@ def group(
     _check_alike(signatures, names)
     _check_views(fusion, views, updates=bool(len(signatures[0].update)))
     weights: dict[str, NDArray[np.float64]] = {}
+    ranges: dict[str, tuple[float, float]] = {}
     if fusion == "clarity":
         seen = views_of(signatures, tuple(views))
         result = fused(seen, linkage)
         distances, weights = result.distances, result.weights
     else:
-        distances, weights, seen = _printed(signatures, fusion, delta, seed)
+        angles = _angles(signatures, fusion, delta)
+        ranges = {name: _range(view) for name, view in angles.items()}
+        distances, weights, seen = _printed(angles, fusion, seed)
     tree = build_tree(distances, linkage)
     candidates = search(min_max_square(distances), _rescaled(tree, distances), ALPHAS)
     noise = noise_of(distances) if fusion == "clarity" else 0.0
@@ -197,36 +235,47 @@ def group(
         weights_=weights,
         noise_=noise,
         graph_=graph,
-        signatures=tuple(signatures) if fusion == "clarity" else (),
+        signatures=tuple(signatures),
+        fusion=fusion,
+        delta=delta,
+        usual_noise_=usual_noise(signatures),
+        ranges_=ranges,
     )
 
 
-def views_of(signatures: Sequence[Signature], names: Sequence[str]) -> dict[str, Floats]:
+def views_of(
+    signatures: Sequence[Signature], names: Sequence[str], usual: NDArray[np.float64] | None = None
+) -> dict[str, Floats]:
     """The named views; the gradient only where every client has sent an update."""
     updates = all(len(item.update) for item in signatures)
     makers = {
         "classes": lambda: class_excess(counts_of(signatures)),
-        "data": lambda: data_excess(signatures),
+        "data": lambda: data_excess(signatures, usual),
         "gradient": lambda: gradient_excess(signatures),
     }
     return {name: makers[name]() for name in names if name != "gradient" or updates}
 
 
+def _angles(
+    signatures: Sequence[Signature], fusion: str, delta: float, known: Sequence[Signature] | None = None
+) -> dict[str, Floats]:
+    """What the papers compare clients by, before it is scaled."""
+    if fusion == "stacked":
+        return {"stacked": stacked_angles(signatures)}
+    data = {"data": data_angles(signatures, delta, known)}
+    return data if fusion == "data" else data | {"gradient": gradient_angles(signatures)}
+
+
 def _printed(
-    signatures: Sequence[Signature], fusion: str, delta: float, seed: int
+    angles: dict[str, Floats], fusion: str, seed: int
 ) -> tuple[Floats, dict[str, NDArray[np.float64]], dict[str, Floats]]:
     """Distances as the papers print them, min-max scaled; gates of the gradient where there are any."""
-    if fusion == "stacked":
-        return min_max(stacked_angles(signatures)), {}, {}
-    data = min_max(data_angles(signatures, delta))
-    if fusion == "data":
-        return data, {}, {"data": data}
-    gradient = min_max(gradient_angles(signatures))
-    seen = {"data": data, "gradient": gradient}
-    if fusion == "gradient":
-        return gradient, {}, seen
+    seen = {name: min_max(view) for name, view in angles.items()}
+    if fusion not in ("mlp", "projected"):
+        return seen[fusion], {}, {} if fusion == "stacked" else seen
     import torch
 
+    data, gradient = seen["data"], seen["gradient"]
     gates = (
         printed_mlp(gradient, data, seed) if fusion == "mlp" else printed_projection(gradient, data, rng(seed, "gates"))
     )

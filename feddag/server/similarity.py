@@ -52,11 +52,13 @@ def gradient_angles(signatures: Sequence[Signature]) -> Floats:
     return _pairs(len(signatures), lambda rows, others: degrees(_cosines(signatures, rows, others)))
 
 
-def data_angles(signatures: Sequence[Signature], delta: float = 0.5) -> Floats:
-    """Eq. 6: the mean over all classes of Eq. 4's angle times Eq. 5's weight."""
+def data_angles(
+    signatures: Sequence[Signature], delta: float = 0.5, known: Sequence[Signature] | None = None
+) -> Floats:
+    """Eq. 6: the mean over all classes of Eq. 4's angle times Eq. 5's weight, scaled as for the `known` clients."""
     counts = counts_of(signatures)
     held = torch.from_numpy(counts > 0)
-    scale = weight_scale(counts, delta)
+    scale = weight_scale(counts if known is None else counts_of(known), delta)
 
     def weighted(rows: slice, others: slice) -> Tensor:
         one_sided = (held[rows, None] ^ held[None, others]).sum(2)
@@ -140,7 +142,7 @@ def class_excess(counts: NDArray[np.int64]) -> Floats:
     return _pairs(len(counts), excess)
 
 
-def data_excess(signatures: Sequence[Signature]) -> Floats:
+def data_excess(signatures: Sequence[Signature], usual: NDArray[np.float64] | None = None) -> Floats:
     """How the classes that both hold look: the angle between their second moments beyond what sampling explains.
 
     The principal vectors of a class, each as long as the root of its eigenvalue, are its second moment; the cosine of
@@ -149,7 +151,7 @@ def data_excess(signatures: Sequence[Signature]) -> Floats:
     reliabilities. A pair that shares no class is nan: this view has nothing to say about it.
     """
     counts = counts_of(signatures)
-    reliability = torch.from_numpy(reliabilities(signatures))
+    reliability = torch.from_numpy(reliabilities(signatures, usual))
 
     def excess(rows: slice, others: slice) -> Tensor:
         total = torch.zeros(rows.stop - rows.start, others.stop - others.start)
@@ -176,23 +178,35 @@ def gradient_excess(signatures: Sequence[Signature]) -> Floats:
     return _pairs(len(signatures), excess)
 
 
-def reliabilities(signatures: Sequence[Signature]) -> Floats:
-    """Clients x classes: each client's own estimate, leaning the more on its class's median the fewer samples it has.
-
-    Reliability n / (n + noise) is read as a noise, in samples; a class seen once has no estimate and takes the median.
-    """
-    counts = counts_of(signatures).astype(np.float64)
-    own = np.stack([item.reliability for item in signatures]).astype(np.float64)
-    known = (own > 0) & (counts > 1)
-    noise = np.where(known, counts * (1 - own) / np.where(known, own, 1), np.nan).clip(1e-3)
+def usual_noise(signatures: Sequence[Signature]) -> NDArray[np.float64]:
+    """The median noise of each class, in samples: reliability n / (n + noise) is read as a noise."""
+    noise, known = _noise(signatures)
     overall = np.median(noise[known]) if known.any() else 1.0
-    usual = np.array(
-        [np.median(noise[has, c]) if (has := known[:, c]).any() else overall for c in range(counts.shape[1])]
+    return np.array(
+        [np.median(noise[has, c]) if (has := known[:, c]).any() else overall for c in range(noise.shape[1])]
     )
+
+
+def reliabilities(signatures: Sequence[Signature], usual: NDArray[np.float64] | None = None) -> Floats:
+    """Clients x classes: each client's own estimate, leaning the more on what is usual the fewer samples it has.
+
+    A class seen once has no estimate and takes the usual noise, by default that of these clients.
+    """
+    usual = usual_noise(signatures) if usual is None else usual
+    counts = counts_of(signatures).astype(np.float64)
+    noise, known = _noise(signatures)
     lean = np.where(known, counts / (counts + TRUSTED), 0.0)
     mixed = np.exp(lean * np.log(np.where(known, noise, 1.0)) + (1 - lean) * np.log(usual))
     trusted: Floats = np.where(counts > 0, counts / (counts + mixed), 0).astype(np.float32)
     return trusted
+
+
+def _noise(signatures: Sequence[Signature]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Clients x classes: the noise that each client measured, and where it could measure one."""
+    counts = counts_of(signatures).astype(np.float64)
+    own = np.stack([item.reliability for item in signatures]).astype(np.float64)
+    known = (own > 0) & (counts > 1)
+    return np.where(known, counts * (1 - own) / np.where(known, own, 1), np.nan).clip(1e-3), known
 
 
 def counts_of(signatures: Sequence[Signature]) -> NDArray[np.int64]:

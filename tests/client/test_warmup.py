@@ -7,13 +7,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
 from feddag.client.signature import sparsified
 from feddag.client.train import balanced_batches
 from feddag.client.warmup import Sign, agreement, divide, received
-from feddag.data.clients import ClientData
+from feddag.data.clients import ClientData, lay_out
 from feddag.engines.local import LocalEngine, Workplace
 from feddag.federation import Federation, Job, Reply, Weights
+from feddag.models import ModelSpec
 
 
 @pytest.mark.parametrize(
@@ -115,3 +117,22 @@ def test_a_model_that_does_not_move_gives_an_update_of_zeros(small_data, place) 
     replies, _ = signed(small_data, still)
     made = received(replies[0].results[0])
     assert not made.update.any() and made.update_reliability == 0
+
+
+def test_halves_that_are_the_same_samples_prove_nothing(small_dataset, small_partition, place) -> None:
+    alone = (np.arange(3), *small_partition.train[1:])  # one sample of each class
+    data = lay_out(small_dataset, dataclasses.replace(small_partition, train=alone), seed=0)
+    replies, _ = signed(data, place)
+    found = [float(received(reply.results[0]).update_reliability) for reply in replies]
+    assert found[0] == 0 and min(found[1:]) > 0
+
+
+def normed(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, classes)
+
+
+def test_a_layer_that_counts_its_batches_is_no_obstacle(small_data, place) -> None:
+    counting = dataclasses.replace(place, model=ModelSpec(f"{__name__}:normed", place.model.shape, 3))
+    replies, start = signed(small_data, counting)
+    learnt = sum(value.numel() for value in start.values() if value.is_floating_point())
+    assert all(len(received(reply.results[0]).update) == learnt for reply in replies)

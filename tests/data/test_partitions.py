@@ -624,3 +624,17 @@ def test_a_flipped_bit_is_refused_or_harmless(tmp_path_factory, at, bit):
     except FeddagError:
         return
     assert loaded.checksum() == made.checksum()  # a bit that means nothing, such as a file's date
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_clients_that_drift_are_those_whose_true_group_changes(seed: int) -> None:
+    partition = make_partition(toy(), partition="concept-shift", clients=10, seed=seed, settings={})
+    drifting, after = partition.drifting(0.3, seed), partition.drifted(0.3, seed)
+    assert drifting  # drawn until two groups are among them
+    assert set(drifting) == {client for client in range(10) if partition.truth[client] != after.truth[client]}
+    assert sorted(np.concatenate(after.train)) == sorted(np.concatenate(partition.train))
+
+
+def test_where_all_are_alike_none_can_drift() -> None:
+    with pytest.raises(FeddagError, match="drift_round is set, but all clients are of one true group"):
+        make_partition(toy(), partition="iid", clients=10, seed=0, settings={}).drifted(0.3, 0)

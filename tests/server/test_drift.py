@@ -22,4 +22,5 @@ def test_a_loss_must_rise_beyond_the_others_and_their_scatter() -> None:
     assert loss_rose(0.5, [0.0, 0.1, 0.0], 0.3)
     assert not loss_rose(0.5, [0.4, 0.5, 0.4], 0.3)  # everybody's rose
     assert not loss_rose(0.5, [-0.2, 0.0, 0.2], 0.3)  # six times their scatter of 0.2 is 1.2
+    assert not loss_rose(-0.8, [-1.8], 0.3)  # it fell, if more slowly
     assert loss_rose(0.5, [], 0.3) and not loss_rose(0.2, [], 0.3)  # alone in its group
