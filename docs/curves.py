@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 from screenshots import CHROMIUM, keep
-from tables import AS_PRINTED, ORACLE, STAR, kept
+from tables import AS_PRINTED, FEDDAG, ORACLE, STAR, kept
 
 from feddag.report.look import colour
 from feddag.report.page import plotly
@@ -19,6 +19,7 @@ FIGURES: dict[str, list[tuple[str, str, str, dict[str, Any]]]] = {
         ("feddag-star, default", LABEL_SKEW, STAR, {}),
         ("oracle", LABEL_SKEW, ORACLE, {}),
     ],
+    "rounds-200": [("feddag", LABEL_SKEW, FEDDAG, {"rounds": 200})],
 }
 
 

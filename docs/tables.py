@@ -241,6 +241,18 @@ TABLES = {
             ),
         ],
     ),
+    "options under concept shift": Table(
+        "concept shift, seed 100, validation samples",
+        ["accuracy", "worst decile", "swing"],
+        [
+            Row("cifar10-options", method, f"`{method}`{shown}", fields=CONCEPTS | fields, seeds=(100,))
+            for method, shown, fields in (
+                (STAR, "", {}),
+                (FEDDAG, "", {}),
+                (FEDDAG, ", `scores=own`", {"scores": "own"}),
+            )
+        ],
+    ),
     "options of stability": Table(
         "`feddag-star`, seed 100, validation samples",
         ["accuracy", "worst decile", "swing"],
