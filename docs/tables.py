@@ -253,6 +253,15 @@ TABLES = {
             )
         ],
     ),
+    "balanced batches": Table(
+        "seeds 100 and 101, validation samples",
+        ["accuracy", "worst decile", "swing"],
+        [
+            Row("cifar10-options", method, f"`{method}`{shown}", fields=fields, seeds=(100, 101))
+            for method in (STAR, FEDDAG)
+            for shown, fields in (("", {}), (", `balanced=false`", {"balanced": False}))
+        ],
+    ),
     "options of stability": Table(
         "`feddag-star`, seed 100, validation samples",
         ["accuracy", "worst decile", "swing"],
