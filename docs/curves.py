@@ -7,7 +7,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 from screenshots import CHROMIUM, keep
-from tables import AS_PRINTED, FEDDAG, ORACLE, STAR, kept
+from tables import AS_PRINTED, FEDDAG, ORACLE, STAR, kept, read
 
 from feddag.report.look import colour
 from feddag.report.page import plotly
@@ -25,7 +25,7 @@ FIGURES: dict[str, list[tuple[str, str, str, dict[str, Any]]]] = {
 
 def curve(file: str, method: str, fields: dict[str, Any]) -> list[float]:
     """Accuracy by round of an experiment's kept result, seed 0."""
-    by_round: list[float] = kept(file, method, [0], **fields)[0]["accuracy_by_round"]
+    by_round: list[float] = read(kept(file, method, [0], **fields)[0])["accuracy_by_round"]
     return by_round
 
 

@@ -22,15 +22,20 @@ MARKED = re.compile(r"(?<=^<!-- table: )(?P<name>[^\n]+) -->\n\n(?:\|[^\n]*\n)*"
 Results = Sequence[Mapping[str, Any]]
 
 
-def kept(file: str, method: str, seeds: Sequence[int], **fields: Any) -> dict[int, Mapping[str, Any]]:
+def kept(file: str, method: str, seeds: Sequence[int], **fields: Any) -> dict[int, Path]:
     """The kept results of experiments/<file>.toml, by seed; seeds that were not run are left out."""
     found = {}
     for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
         # The key of an unverified dataset also tells in which form it was found, and here it may not be found at all.
         key = one.key()[:8] if one.dataset != "pacs" else "*"
         for path in (ROOT / "results").glob(f"{one.title()}-{key}.json"):
-            found[one.seed] = json.loads(path.read_text(encoding="utf-8"))
+            found[one.seed] = path
     return found
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
 
 
 @dataclass(frozen=True)
@@ -253,6 +258,14 @@ TABLES = {
             )
         ],
     ),
+    "protocols": Table(
+        "Fashion-MNIST, label skew 0.2, seed 0",
+        ["accuracy", "worst decile", "after local epochs", "best over rounds", "swing"],
+        [
+            Row("fmnist-label-skew-q0.25", STAR, f"`{STAR}`, {named(AS_PRINTED)}", fields=AS_PRINTED, seeds=(0,)),
+            *rows_of("fmnist-label-skew-q0.25", STAR, FEDDAG, ORACLE, seeds=(0,)),
+        ],
+    ),
     "balanced batches": Table(
         "seeds 100 and 101, validation samples",
         ["accuracy", "worst decile", "swing"],
@@ -287,6 +300,10 @@ TABLES = {
 }
 
 
+def files_of(row: Row) -> list[Path]:
+    return list(kept(row.file, row.method, row.seeds, **row.fields).values())
+
+
 def line(table: Table, row: Row) -> str | None:
     """One row of a table, or nothing where it was not run."""
     found = kept(row.file, row.method, row.seeds, **row.fields)
@@ -295,7 +312,7 @@ def line(table: Table, row: Row) -> str | None:
     label = row.label or f"`{row.method}`"
     if len(found) < len(row.seeds):
         label += f", seed {' and '.join(map(str, found))}"
-    results = list(found.values())
+    results = list(map(read, found.values()))
     cells = [row.paper if name == "paper" else COLUMNS[name](results) for name in table.columns]
     return f"| {' | '.join([label, *cells])} |\n"
 
