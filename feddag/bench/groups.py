@@ -37,6 +37,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "11 pairs": {"partition": "pairs"},
     "4 corruptions": {"partition": "feature-skew", "corruptions": "gaussian_noise,motion_blur,invert,rotate"},
     "domains": {"partition": "feature-skew"},
+    "domains, quantity 1": {"partition": "feature-skew", "quantity": 1.0},
     "20 clients": {"partition": "label-skew", "clients": 20},
     "1,000 clients": {"partition": "label-skew", "clients": 1000},
 }
@@ -45,6 +46,7 @@ WANTED: dict[str, tuple[str, ...]] = {
     "11 pairs": ("cifar10", "svhn"),
     "4 corruptions": ("cifar10",),
     "domains": ("pacs", "office-caltech10"),
+    "domains, quantity 1": ("pacs",),
     "20 clients": ("fmnist",),
     "1,000 clients": ("fmnist",),
 }

@@ -255,6 +255,16 @@ def clarity(condensed: Floats, labels: Labels) -> NDArray[np.float64]:
     >>> clarity(apart, np.array([0, 0, 0, 1, 1, 1])).round(3).tolist()
     [0.333, 0.333, 0.333, 0.333, 0.333, 0.333]
     """
+    own = np.bincount(labels)[labels]
+    return silhouettes(condensed, labels) * np.maximum(1 - 2 / own, 0)
+
+
+def silhouettes(condensed: Floats, labels: Labels) -> NDArray[np.float64]:
+    """Per client, 0 to 1: how much nearer its own group is than the next one; 0 for a client alone in its group.
+
+    >>> silhouettes(np.array([1, 4, 4], np.float32), np.array([0, 0, 1])).tolist()
+    [0.75, 0.75, 0.0]
+    """
     clusters = int(labels.max()) + 1
     if clusters == 1 or clusters == len(labels):
         return np.zeros(len(labels))
@@ -264,8 +274,8 @@ def clarity(condensed: Floats, labels: Labels) -> NDArray[np.float64]:
     inside = to_cluster[labels, np.arange(len(labels))] / np.maximum(own - 1, 1)
     to_cluster[labels, np.arange(len(labels))] = np.inf
     outside = (to_cluster / sizes[:, None]).min(0)
-    silhouette = (outside - inside) / np.maximum(np.maximum(outside, inside), 1e-12)
-    return np.asarray(np.maximum(silhouette, 0) * np.maximum(1 - 2 / own, 0), np.float64)
+    apart = (outside - inside) / np.maximum(np.maximum(outside, inside), 1e-12)
+    return np.asarray(np.maximum(apart, 0) * (own > 1), np.float64)
 
 
 def refuse_bad_distances(condensed: Floats, names: Sequence[str]) -> None:

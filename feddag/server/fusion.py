@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from feddag.errors import FeddagError
-from feddag.server.clustering import Cut, Linkage, build_tree, clarity, cut_by_noise
+from feddag.server.clustering import Cut, Linkage, build_tree, clarity, cut_by_noise, silhouettes
 from feddag.server.similarity import Floats, square
 
 MOST_CLIENTS_OF_THE_MLP = 400
 SILENT_BELOW = 0.5  # a view that is less than half as clear as the clearest is not heard
+MUDDLED_BELOW = 0.9  # silhouette of the groups by several views, as a share of the best by one of them
 LEAST_WEIGHT = 1e-3  # where no view is clear, all count the same
 
 
@@ -33,14 +34,30 @@ class Fusion:
 
 
 def fused(views: Mapping[str, Floats], linkage: Linkage = "average") -> Fusion:
-    """The mean of the views, each weighted by how clearly it groups the two clients; a view that is nan is left out."""
+    """The mean of the views, each weighted by how clearly it groups the two clients; a view that is nan is left out.
+
+    Views may be clear about different things, and together show the finer groups. Where they only blur each other, as
+    domains and the classes that small clients happen to hold do, the clearest view decides alone.
+    """
     cuts = {name: cut_by_noise(view, build_tree(view, linkage)) for name, view in views.items()}
     clear = {name: clarity(view, cuts[name].labels) for name, view in views.items()}
-    clearest = max(float(value.mean()) for value in clear.values())
-    heard = {name: value + LEAST_WEIGHT for name, value in clear.items() if value.mean() >= SILENT_BELOW * clearest}
-    total = sum(heard.values())
-    weights = {name: heard[name] / total if name in heard else np.zeros_like(clear[name]) for name in views}
-    return Fusion(blend(views, weights), weights, cuts)
+    best = max(clear, key=lambda name: float(clear[name].mean()))
+    least = SILENT_BELOW * clear[best].mean()
+    heard = {name: value + LEAST_WEIGHT for name, value in clear.items() if value.mean() >= least}
+    weights = _shares(heard, views)
+    distances = blend(views, weights)
+    if len(heard) > 1:
+        together = silhouettes(distances, cut_by_noise(distances, build_tree(distances, linkage)).labels).mean()
+        alone = max(silhouettes(views[name], cuts[name].labels).mean() for name in heard)
+        if together < MUDDLED_BELOW * alone:
+            weights = _shares({best: heard[best]}, views)
+            distances = blend(views, weights)
+    return Fusion(distances, weights, cuts)
+
+
+def _shares(heard: Mapping[str, NDArray[np.float64]], views: Mapping[str, Floats]) -> dict[str, NDArray[np.float64]]:
+    total = np.sum(list(heard.values()), axis=0)
+    return {name: heard[name] / total if name in heard else np.zeros_like(total) for name in views}
 
 
 def blend(views: Mapping[str, Floats], weights: Mapping[str, NDArray[np.float64]]) -> Floats:

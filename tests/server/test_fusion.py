@@ -115,3 +115,15 @@ def test_the_gate_of_a_pair_is_the_mean_of_two() -> None:
         for (i, j), a, b in zip(zip(*np.triu_indices(10, 1), strict=True), views["a"], views["b"], strict=True)
     ]
     np.testing.assert_allclose(blend(views, {"a": gates, "b": 1 - gates}), expected, atol=1e-6)
+
+
+def test_views_that_blur_each_other_are_not_averaged() -> None:
+    """Two domains; how many classes the clients lack puts them into groups across the domains, nearer and farther."""
+    draw = np.random.default_rng(0)
+    domains, lacking = np.arange(40) % 2, np.repeat([0, 1, 2, 3], [22, 6, 6, 6])
+    data = grouped(domains.tolist(), 0.4) + draw.normal(0, 0.08, 780).astype(np.float32)
+    classes = condensed(0.15 * np.abs(lacking[:, None] - lacking)) + draw.normal(0, 0.02, 780).astype(np.float32)
+    found = fused({"data": data, "classes": classes})
+    assert found.cuts["data"].clusters == 2 and found.cuts["classes"].clusters == 4  # both are clear by themselves
+    assert found.weights["data"].all() and not found.weights["classes"].any()
+    np.testing.assert_allclose(found.distances, data, rtol=1e-6)
