@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from feddag.bench import groups as bench_groups
 from feddag.experiment import read_experiments
 
 ROOT = Path(__file__).parent.parent
@@ -324,9 +325,30 @@ def drawn(table: Table) -> str:
     return head + f"|{' --- |' * (len(table.columns) + 1)}\n" + "".join(rows)
 
 
+def drawn_groups() -> str:
+    """What `feddag bench groups` measured, in the order of its settings."""
+    measured = read(ROOT / "results" / "bench-groups.json")["rows"]
+    rows = [
+        row
+        for setting, datasets in bench_groups.WANTED.items()
+        for dataset in datasets
+        for row in measured
+        if (row["setting"], row["dataset"]) == (setting, dataset)
+    ]
+    return "".join(
+        f"| {' | '.join(cells)} |\n"
+        for cells in [bench_groups.COLUMNS, ["---"] * len(bench_groups.COLUMNS), *bench_groups.table(rows)]
+    )
+
+
 def filled(text: str) -> str:
     """A page with its tables filled anew."""
-    return MARKED.sub(lambda found: f"{found['name']} -->\n\n{drawn(TABLES[found['name']])}", text)
+
+    def anew(found: re.Match[str]) -> str:
+        name = found["name"]
+        return f"{name} -->\n\n{drawn_groups() if name == 'groups' else drawn(TABLES[name])}"
+
+    return MARKED.sub(anew, text)
 
 
 if __name__ == "__main__":

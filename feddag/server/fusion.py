@@ -33,11 +33,12 @@ class Fusion:
     """The grouping that each view gave by itself."""
 
 
-def fused(views: Mapping[str, Floats], linkage: Linkage = "average") -> Fusion:
+def fused(views: Mapping[str, Floats], linkage: Linkage = "average", muddled_below: float = MUDDLED_BELOW) -> Fusion:
     """The mean of the views, each weighted by how clearly it groups the two clients; a view that is nan is left out.
 
     Views may be clear about different things, and together show the finer groups. Where they only blur each other, as
-    domains and the classes that small clients happen to hold do, the clearest view decides alone.
+    domains and the classes that small clients happen to hold do, the clearest view decides alone
+    (`muddled_below = 0`: never).
     """
     cuts = {name: cut_by_noise(view, build_tree(view, linkage)) for name, view in views.items()}
     clear = {name: clarity(view, cuts[name].labels) for name, view in views.items()}
@@ -46,10 +47,10 @@ def fused(views: Mapping[str, Floats], linkage: Linkage = "average") -> Fusion:
     heard = {name: value + LEAST_WEIGHT for name, value in clear.items() if value.mean() >= least}
     weights = _shares(heard, views)
     distances = blend(views, weights)
-    if len(heard) > 1:
+    if len(heard) > 1 and muddled_below > 0:
         together = silhouettes(distances, cut_by_noise(distances, build_tree(distances, linkage)).labels).mean()
         alone = max(silhouettes(views[name], cuts[name].labels).mean() for name in heard)
-        if together < MUDDLED_BELOW * alone:
+        if together < muddled_below * alone:
             weights = _shares({best: heard[best]}, views)
             distances = blend(views, weights)
     return Fusion(distances, weights, cuts)

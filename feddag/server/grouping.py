@@ -28,6 +28,7 @@ from feddag.server.clustering import (
 from feddag.server.complement import Alignment, ComplementGraph, complement_graph
 from feddag.server.fusion import (
     LEAST_WEIGHT,
+    MUDDLED_BELOW,
     blend,
     fused,
     gate_of_newcomer,
@@ -180,6 +181,7 @@ def group(
     sources: int = 2,
     alignment: Alignment = "affinity",
     delta: float = 0.5,
+    muddled_below: float = MUDDLED_BELOW,
     seed: int = 0,
     names: Sequence[str] | None = None,
 ) -> Grouping:
@@ -187,7 +189,8 @@ def group(
 
     `fusion = "clarity"` is the default described in docs/grouping.md, over the given `views`; "mlp" and "projected"
     are the paper's, "data" and "gradient" its single views, "stacked" PACFL's signal: these cut by the plateau of the
-    paper's loss. `names` name the clients in messages.
+    paper's loss. Where the groups of the fused views stand apart less than `muddled_below` times those of the best
+    single view, the clearest view decides alone. `names` name the clients in messages.
 
     >>> from feddag.client.signature import signature
     >>> draw = np.random.default_rng(0)
@@ -203,6 +206,8 @@ def group(
         raise FeddagError(f"sources = {sources} is not allowed: it should be at least 0")
     if not 0 <= delta <= 1:
         raise FeddagError(f"delta = {delta} is not allowed: it should be from 0 to 1")
+    if not 0 <= muddled_below <= 1:
+        raise FeddagError(f"muddled_below = {muddled_below} is not allowed: it should be from 0 to 1")
     names = [str(number) for number in range(len(signatures))] if names is None else list(names)
     if len(names) != len(signatures):
         raise FeddagError(f"there are {len(names)} names for {len(signatures)} clients")
@@ -214,7 +219,7 @@ def group(
     ranges: dict[str, tuple[float, float]] = {}
     if fusion == "clarity":
         seen = views_of(signatures, tuple(views))
-        result = fused(seen, linkage)
+        result = fused(seen, linkage, muddled_below)
         distances, weights = result.distances, result.weights
     else:
         angles = _angles(signatures, fusion, delta)

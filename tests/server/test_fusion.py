@@ -127,3 +127,5 @@ def test_views_that_blur_each_other_are_not_averaged() -> None:
     assert found.cuts["data"].clusters == 2 and found.cuts["classes"].clusters == 4  # both are clear by themselves
     assert found.weights["data"].all() and not found.weights["classes"].any()
     np.testing.assert_allclose(found.distances, data, rtol=1e-6)
+    both = fused({"data": data, "classes": classes}, muddled_below=0.0)
+    assert both.weights["data"].all() and both.weights["classes"].all()

@@ -253,6 +253,7 @@ PAIR = [made([3], {0: [1, 0]}), made([3], {0: [0, 1]})]
         ({"names": ["alice"]}, "there are 1 names for 2 clients"),
         ({"sources": -1}, "sources = -1 is not allowed: it should be at least 0"),
         ({"delta": 1.5}, "delta = 1.5 is not allowed: it should be from 0 to 1"),
+        ({"muddled_below": 90}, "muddled_below = 90 is not allowed: it should be from 0 to 1"),
     ],
 )
 def test_what_cannot_be_grouped_is_refused(arguments, sentence) -> None:
