@@ -77,7 +77,7 @@ def _feddag(stack: contextlib.ExitStack, data: ClientData, place: Workplace) -> 
     method.labels = {client: client % CLUSTERS for client in federation.clients}
     method.models = {z: federation.initial_weights(f"cluster {z}") for z in range(CLUSTERS)}
     method.used = dict(method.models)
-    method.rounds_of = {}
+    method.rounds_of, method.taught = {}, []
     method.graph = [(z, (z + step) % CLUSTERS) for z in range(CLUSTERS) for step in (1, 2)]
 
     def one_round() -> None:

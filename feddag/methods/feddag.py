@@ -131,7 +131,7 @@ class FedDAG(Method):
     """The whole method: dual encoders, and global representation sharing along the complementarity graph."""
 
     name = "feddag"
-    revision = 3
+    revision = 4
     encoders: ClassVar[int] = 2
     sharing: ClassVar[bool] = True
     """Secondary encoders visit other clusters; else they are trained at home."""
@@ -139,7 +139,6 @@ class FedDAG(Method):
     _settings: FedDAGSettings  # of an ablation, only the fields that it needs
     _grouping: Grouping | None = None
     _happened: list[str] = []  # noqa: RUF012 - never changed in place
-    _joint: Mapping[int, tuple[Weights, list[int], Weights]] = {}
 
     # Warm-up and grouping, Algorithm 1 lines 1-14 ---------------------------------------------------------------------
 
@@ -164,6 +163,8 @@ class FedDAG(Method):
         self.used: dict[int, Weights] = dict(self.models)
         self.rounds_of: dict[int, int] = {}
         """In how many rounds each cluster's model was trained."""
+        self.taught: list[int] = []
+        """Clusters whose secondary encoder has been trained, so that the common classifier can judge by it."""
         self.alone = first
         """What a client uses that no group has taken in yet."""
         self.arrivals = 0
@@ -259,7 +260,7 @@ class FedDAG(Method):
             for z, answered in replies.by_group(self.labels):
                 self.models[z] = self.models[z] | self.averaged(z, answered)
                 self.rounds_of = {**self.rounds_of, z: self.rounds_of.get(z, 0) + 1}
-            self._smooth(clusters)  # with the secondary encoders that these heads were trained beside
+                self._smooth(z)  # with the secondary encoder that this head was trained beside
         self._return_secondaries(before, [(z, sent) for z, sent in replies.by_group(self.labels) if z in visiting])
 
     def _phases(self, number: int) -> tuple[bool, bool]:
@@ -337,7 +338,7 @@ class FedDAG(Method):
         mean = mean_of([only(models[learner], (SECONDARY,)) for learner in learners], [1] * len(learners))
         if len(learners) == 1 or self._settings.combined == "mean":
             return mean
-        return {name: value * len(learners) for name, value in mean.items()}
+        return {name: value * len(learners) if value.is_floating_point() else value for name, value in mean.items()}
 
     def _return_secondaries(
         self, before: Mapping[int, Weights], by_source: Sequence[tuple[int, Sequence[Reply]]]
@@ -354,9 +355,11 @@ class FedDAG(Method):
             share = 1.0 if len(updates) == 1 or self._settings.several == "sum" else 1.0 / len(updates)
             moved = {
                 name: self.models[learner][name] + share * torch.stack([update[name] for update in updates]).sum(0)
-                for name in updates[0]
+                for name, value in updates[0].items()
+                if value.is_floating_point()  # and no counter of batches
             }
             self.models[learner] = self.models[learner] | moved
+        self.taught = sorted({*self.taught, *moves})
 
     def _borrow(self) -> None:
         """The best source's primary encoder becomes the learner's second one. Averaging several would be noise."""
@@ -366,13 +369,19 @@ class FedDAG(Method):
             if sources:
                 self.models[learner] = self.models[learner] | _renamed(primaries[sources[0]], PRIMARY, SECONDARY)
 
-    def _smooth(self, clusters: Sequence[int]) -> None:
-        """What clients use: the cluster's models of the last rounds, the older the less."""
-        kept = self._settings.smoothing
-        for z in clusters:
-            model = self.models[z]
-            older = self.used.get(z, model)
-            self.used[z] = model if kept == 0 else mean_of([older, model], [kept, 1 - kept])
+    def _smooth(self, z: int) -> None:
+        """What clients use: the mean of the cluster's models after each of its rounds, the older the less."""
+        kept, rounds = self._settings.smoothing, self.rounds_of[z]
+        older = (kept - kept**rounds) / (1 - kept**rounds)  # nothing in the first round: the start is no round's result
+        newest = self._with_common_classifier(z)
+        self.used[z] = mean_of([self.used[z], newest], [older, 1 - older]) if older else newest
+
+    def _with_common_classifier(self, z: int) -> Weights:
+        """Scores add up: what the cluster says, and what all clusters say together of the same features."""
+        model = self.models[z]
+        if not self._commonly() or self._settings.scores == "own" or z not in self.taught:
+            return model
+        return model | {"head.weight": model["head.weight"] + self._common_classifier(z)["head.weight"]}
 
     # Newcomers, drift, growth: A.8 and A.9 ---------------------------------------------------------------------------
 
@@ -401,11 +410,11 @@ class FedDAG(Method):
             label = len(self.models)
             self.labels[client] = label
             self.models[label] = self._founded(federation, label, {client: reply}, first)
-            self.used[label] = self.models[label]
             grouping = grouping.joined_by(signed, label)
             if self.sharing:
                 self.matched += self._match(grouping)[label:]
                 self.graph += [(label, source) for source in self._graph_of(grouping).sources_of(label)]
+            self.used[label] = self._with_common_classifier(label)
         else:
             grouping = grouping.joined_by(signed, label)
         self.labels[client] = label
@@ -418,6 +427,7 @@ class FedDAG(Method):
         if self.encoders == 2 and self._settings.secondary_start == "warm" and not self._settings.diversity:
             others = [only(other, (SECONDARY,)) for other in self.models.values()]
             model |= mean_of(others, [1] * len(others))
+            self.taught = sorted({*self.taught, label}) if self.taught else []
         return model
 
     def _known(self) -> Grouping:
@@ -472,7 +482,7 @@ class FedDAG(Method):
         labels = dict(zip(present, grouping.labels_.tolist(), strict=True))
         if _partition(labels) == _partition(self.labels):
             return
-        models, used, rounds_of = {}, {}, {}
+        models, used, rounds_of, taught = {}, {}, {}, []
         for label in range(grouping.clusters_):
             members = [client for client in present if labels[client] == label]
             # A group that has not trained yet has nothing to leave, unless there is nothing else.
@@ -481,8 +491,10 @@ class FedDAG(Method):
             models[label] = mean_of([self.models[self.labels[client]] for client in heirs], sizes)
             used[label] = mean_of([self.used[self.labels[client]] for client in heirs], sizes)
             rounds_of[label] = max(self.rounds_of.get(self.labels[client], 0) for client in heirs)
+            taught += [label] if any(self.labels[client] in self.taught for client in heirs) else []
         self._tell(f"{len(present)} clients grouped anew: {len(self.models)} clusters became {len(models)}")
-        self.models, self.used, self.rounds_of, self.labels = models, used, rounds_of, labels
+        self.models, self.used, self.labels = models, used, labels
+        self.rounds_of, self.taught = rounds_of, taught
         self.watched = {}  # losses under other models
         self.graph, self.matched = _edges(grouping), self._match(grouping)
         self.founders, self.placed = present, []
@@ -501,16 +513,7 @@ class FedDAG(Method):
     def model_of(self, client: ClientId) -> Weights:
         if client not in self.labels:
             return self.alone
-        z = self.labels[client]
-        if not self._commonly() or self._settings.scores == "own":
-            return self.used[z]
-        used, matched, joint = self._joint.get(z, ({}, [], {}))
-        if used is not self.used[z] or matched != self.matched[z]:
-            used, matched = self.used[z], self.matched[z]
-            # Scores add up: what the cluster says, and what all clusters say together of the same features.
-            joint = used | {"head.weight": used["head.weight"] + self._common_classifier(z)["head.weight"]}
-            self._joint = {**self._joint, z: (used, matched, joint)}
-        return joint
+        return self.used[self.labels[client]]
 
     def clusters(self) -> dict[ClientId, int]:
         return self.labels
@@ -535,7 +538,7 @@ class FedDAGStar(FedDAG):
     """Grouping only: a single encoder and head per cluster."""
 
     name = "feddag-star"
-    revision = 1
+    revision = 2
     Settings = FedDAGStarSettings
     encoders = 1
     sharing = False
@@ -545,7 +548,7 @@ class FedDAGDagger(FedDAG):
     """Dual encoders without sharing: the secondary encoder is trained inside its own cluster."""
 
     name = "feddag-dagger"
-    revision = 2
+    revision = 3
     Settings = FedDAGDaggerSettings
     sharing = False
 

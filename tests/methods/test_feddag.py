@@ -206,6 +206,10 @@ def test_a_cluster_with_other_names_is_asked_for_the_same_looks() -> None:
     assert torch.equal(turned, plain.flip(0)) and not torch.equal(turned, plain)
 
 
+def added_head(method: FedDAG, client: int) -> torch.Tensor:
+    return method.model_of(client)["head.weight"] - method.models[method.labels[client]]["head.weight"]
+
+
 def test_clients_use_the_common_classifier_beside_their_own() -> None:
     _, federation, method = started(TWO, classifier="common")
     method.matched[1] = [3, 2, 1, 0]
@@ -213,13 +217,26 @@ def test_clients_use_the_common_classifier_beside_their_own() -> None:
         federation.begin_round(number)
         method.round(federation, [0, 1, 2, 3])
         for client, cluster in ((0, 0), (1, 1), (3, 1)):
-            used, own = method.model_of(client), method.used[cluster]
-            added = used["head.weight"] - own["head.weight"]
-            assert torch.allclose(added, method._common_classifier(cluster)["head.weight"], atol=1e-4)
-            assert all(torch.equal(used[name], own[name]) for name in own if name != "head.weight")
+            # Nobody has trained the first secondary encoders towards its directions: they have no say yet.
+            expected = (number - 1) * method._common_classifier(cluster)["head.weight"]
+            assert torch.allclose(added_head(method, client), expected, atol=1e-4)
         assert method.model_of(1) is method.model_of(3)  # one set of weights for all of a cluster
-    _, _, alone = started(TWO, classifier="common", scores="own")
-    assert alone.model_of(0) is alone.used[0]
+    _, federation, alone = started(TWO, classifier="common", scores="own")
+    for number in (1, 2):
+        federation.begin_round(number)
+        alone.round(federation, [0, 1, 2, 3])
+    assert not added_head(alone, 0).any()
+
+
+def test_the_common_classifier_waits_for_the_first_secondary_round() -> None:
+    _, federation, method = started(TWO, classifier="common", schedule="2:1", smoothing=0.5)
+    for number, share in enumerate((0, 0, 0, 4 / 7), 1):  # after round 3: one of three rounds, and the one that counts most
+        federation.begin_round(number)
+        method.round(federation, [0, 1, 2, 3])
+        primary = method._common_classifier(0)["head.weight"]
+        told = added_head(method, 0)[:, primary.any(0)]
+        aside = added_head(method, 0)[:, ~primary.any(0)]
+        assert torch.allclose(told - aside.mean(), share * primary[:, primary.any(0)], atol=1e-3)
 
 
 def test_what_is_used_has_the_secondary_encoder_that_its_head_knows() -> None:
@@ -306,7 +323,18 @@ def test_smoothing_mixes_what_clients_use_and_not_what_is_trained() -> None:
         federation.begin_round(number)
         method.round(federation, [0])
     assert moved(first, method.models[0], "encoder") == 2
-    assert moved(first, method.model_of(0), "encoder") == 1.25  # 0.5 * (0.5 * 0 + 0.5 * 1) + 0.5 * 2
+    # The start counts for nothing, the second round twice as much as the first.
+    assert moved(first, method.model_of(0), "encoder") == pytest.approx((1 * 1 + 2 * 2) / 3, abs=1e-3)
+
+
+def test_a_cluster_that_nobody_was_asked_of_is_used_as_it_was() -> None:
+    _, federation, method = started(TWO, smoothing=0.5)
+    federation.begin_round(1)
+    method.round(federation, [0, 1, 2, 3])
+    before, other = method.model_of(0), method.model_of(1)
+    federation.begin_round(2)
+    method.round(federation, [1, 3])
+    assert method.model_of(0) is before and method.model_of(1) is not other
 
 
 def test_a_newcomer_joins_its_group_and_disturbs_nobody() -> None:
