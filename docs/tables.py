@@ -78,7 +78,7 @@ def megabytes(results: Results, name: str) -> str:
 
 
 def groups(results: Results) -> str:
-    found = [str(len(set(one["clusters"]))) for one in results if one.get("clusters")]
+    found = [str(len(set(one["clusters"]) - {None})) for one in results if one.get("clusters")]
     return found[0] if len(set(found)) == 1 else ", ".join(found)
 
 

@@ -64,11 +64,13 @@ def tail(history: Sequence[Record]) -> Sequence[Record]:
     return history[-max(1, len(history) // 10) :]
 
 
-def over_rounds(summary: Callable[[Any], Any], records: Sequence[Record], clients: Sequence[ClientId]) -> Accuracy:
-    """Each client's scores over some rounds in one number, then over clients."""
+def over_rounds(
+    summary: Callable[[Any], Any], records: Sequence[Record], clients: Sequence[ClientId]
+) -> Accuracy | None:
+    """Each client's scores over some rounds in one number, then over clients; None where nobody could be scored."""
     by_client = np.array([_scores(record, clients) for record in records]).T
     present = [scores[~np.isnan(scores)] for scores in by_client]
-    return Accuracy.over([float(summary(scores)) if len(scores) else math.nan for scores in present])
+    return block([float(summary(scores)) if len(scores) else math.nan for scores in present])
 
 
 def swing(history: Sequence[Record], clients: Sequence[ClientId]) -> float | None:
@@ -112,9 +114,9 @@ def drift_report(
         "after": tail(history),
     }
 
-    def curve(clients: Sequence[ClientId]) -> dict[str, float | None]:
-        whole = {name: part for name, part in stages.items() if part and clients}
-        return {name: over_rounds(np.mean, part, clients).mean for name, part in whole.items()}
+    def curve(clients: Sequence[ClientId]) -> dict[str, float]:
+        found = {name: over_rounds(np.mean, part, clients) for name, part in stages.items()}
+        return {name: accuracy.mean for name, accuracy in found.items() if accuracy is not None}
 
     return {
         "clients": len(drifting),

@@ -28,7 +28,7 @@ from feddag.data.partitions import Partition
 from feddag.engines.local import LocalEngine, Workplace
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
-from feddag.federation import ClientId, Engine, Federation, Job, Own, Ref, Step, Traffic, kept
+from feddag.federation import ClientId, Engine, Federation, Job, Own, Ref, Step, Traffic, Weights, kept
 from feddag.history import Record, RunDirectory, save_tree, write_atomically
 from feddag.models import DualEncoder, Model, ModelSpec, default_model
 from feddag.native import Network
@@ -56,9 +56,9 @@ class Run:
         return Accuracy(**{**block, "per_client": tuple(block["per_client"])})
 
     @property
-    def clusters(self) -> list[int] | None:
-        """The group of each client; None for a method that makes no groups."""
-        clusters: list[int] | None = self.result["clusters"]
+    def clusters(self) -> list[int | None] | None:
+        """The group of each client, None for one that has none; None for a method that makes no groups."""
+        clusters: list[int | None] | None = self.result["clusters"]
         return clusters
 
     @property
@@ -126,8 +126,9 @@ def run(
         dataset, partition, place = prepare(experiment)
         data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
         with files.locked():
-            write_atomically(files.experiment, experiment.to_toml())
-            partition.save(files.partition)
+            if files.load_checkpoint() is None:  # else they are there, and may be another experiment's: refused below
+                write_atomically(files.experiment, experiment.to_toml())
+                partition.save(files.partition)
             setting = Setting.of(dataset, partition, place)
             drift = None
             if experiment.drift_round:
@@ -303,15 +304,16 @@ class _Loop:
 
     def _evaluate(self, clients: Sequence[ClientId], finetuned: bool = False) -> tuple[list[float], float | None]:
         """Score each client's model on its test samples, as it is or after the client's own local epochs."""
-        refs: dict[int, Ref] = {}  # most clients share a few sets of weights: hash each once
+        # Most clients share a few sets of weights: each is hashed once, and held, or another might get its id.
+        refs: dict[int, tuple[Ref, Weights]] = {}
 
         def source(client: ClientId) -> Ref | Own:
             model = self.method.model_of(client)
             if isinstance(model, Own):
                 return model
             if id(model) not in refs:
-                refs[id(model)] = self.federation.put(model)
-            return refs[id(model)]
+                refs[id(model)] = self.federation.put(model), model
+            return refs[id(model)][0]
 
         def steps(client: ClientId) -> list[Step]:
             model = source(client)
@@ -338,6 +340,7 @@ class _Loop:
             "present": list(self.present),
             "method": self.method.state_dict(),
             "traffic": traffic,
+            "missing": dict(self.federation.missing),
             "model": astuple(self.setting.model),
             "seconds": self._seconds(),
         }
@@ -363,6 +366,7 @@ class _Loop:
         self.present = tuple(tree["present"])
         self.explained = _copied(self.method.clusters())
         self.federation.traffic = Traffic(**{name: Counter(counts) for name, counts in tree["traffic"].items()})
+        self.federation.missing = dict(tree["missing"])
         return int(tree["round"])
 
     def _result(self) -> Record:
@@ -395,7 +399,7 @@ class _Loop:
             **{name: block.as_dict() if block else None for name, block in blocks.items()},
             "accuracy_by_round": [record["accuracy"]["mean"] for record in history],
             "swing": swing(history, clients),
-            "clusters": None if clusters is None else [clusters[client] for client in sorted(clusters)],
+            "clusters": None if clusters is None else [clusters.get(client) for client in range(self.setting.clients)],
             "truth": None if truth is None else list(truth),
             "ari": clustering and clustering["ari"],
             "clustering": clustering,

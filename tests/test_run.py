@@ -1,6 +1,8 @@
 """Whole runs in this process: repeatable, resumable, and right in what they report."""
 
+import dataclasses
 import json
+import sys
 from io import StringIO
 from pathlib import Path
 
@@ -10,9 +12,13 @@ import torch
 from rich.console import Console
 
 import feddag
+from feddag.cli import main
+from feddag.client.warmup import Sign
+from feddag.engines.local import LocalEngine
 from feddag.errors import FeddagError
 from feddag.history import RunDirectory
 from feddag.outcome import Accuracy, drift_report
+from feddag.report import write_report
 from feddag.screen import show_clustering
 
 QUICK = {"clients": 6, "groups": 3, "rounds": 4, "epochs": 1, "participation": 0.5, "workers": 1}
@@ -146,10 +152,10 @@ def test_a_run_goes_on_only_with_its_own_experiment(tmp_path: Path) -> None:
     experiment = feddag.Experiment(**QUICK)
     with pytest.raises(StopError):
         feddag.run(experiment, tmp_path / "r", observer=stop_after(1))
-    before = {path: path.read_bytes() for path in (tmp_path / "r").rglob("*.safetensors")}
+    before = {path: path.read_bytes() for path in (tmp_path / "r").rglob("*.*")}
     with pytest.raises(FeddagError, match="another experiment"):
         feddag.run(experiment.with_(lr=0.5), tmp_path / "r", resume=True)
-    assert {path: path.read_bytes() for path in (tmp_path / "r").rglob("*.safetensors")} == before
+    assert {path: path.read_bytes() for path in (tmp_path / "r").rglob("*.*")} == before
     assert feddag.run(experiment, tmp_path / "r", resume=True).experiment == experiment
     with pytest.raises(FeddagError, match="another experiment"):
         feddag.run(experiment.with_(lr=0.5), tmp_path / "r", resume=True)
@@ -318,3 +324,76 @@ def test_all_clients_may_drift() -> None:
     told = drift_report(history, 2, drifting=[0, 1], others=[], alarms={0: [2], 1: [1]})
     assert told["accuracy_drifting"] == {"before": 0.6, "at": 0.2, "after": 0.2} and told["accuracy_others"] == {}
     assert (told["noticed"], told["missed"], told["false_alarms"]) == (1, 1, 1)
+
+
+def test_a_stage_in_which_nobody_is_scored_is_left_out() -> None:
+    history = [{"clients": [0, 1], "per_client": [None, 0.5], "round": number} for number in (1, 2)]
+    told = drift_report(history, 2, drifting=[0], others=[1], alarms={})
+    assert told["accuracy_drifting"] == {} and told["accuracy_others"] == {"before": 0.5, "at": 0.5, "after": 0.5}
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_client_that_never_signs_has_no_group(in_tmp: Path, monkeypatch, capsys, stopped: bool) -> None:
+    perform = LocalEngine.perform
+
+    def one_is_deaf(self, jobs, round, exchange):
+        deaf = [job for job in jobs if job.client == 2 and isinstance(job.steps[0], Sign)]
+        answered, missing = perform(self, [job for job in jobs if job not in deaf], round, exchange)
+        return answered, missing | {job.client: "silent" for job in deaf}
+
+    monkeypatch.setattr(LocalEngine, "perform", one_is_deaf)
+    experiment = feddag.Experiment(method="feddag", **QUICK)
+    if stopped:
+        first = RunDirectory.save_checkpoint
+
+        def killed_after_the_start(self, *arguments):
+            first(self, *arguments)
+            raise StopError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(RunDirectory, "save_checkpoint", killed_after_the_start)
+            with pytest.raises(StopError):
+                feddag.run(experiment, in_tmp / "r")
+    run = feddag.run(experiment, in_tmp / "r", resume=stopped)
+    assert [client for client, group in enumerate(run.clusters) if group is None] == [2]
+    assert run.history[-1]["clusters"] == run.clusters
+    assert run.history[0]["missing"] == {"2": "silent"}
+    assert len(write_report(in_tmp / "r").read_text()) > 1000
+    monkeypatch.setattr(sys, "argv", ["feddag", "show", "r"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code, capsys.readouterr().err
+
+
+def test_models_made_on_the_spot_are_each_scored_as_themselves(in_tmp: Path) -> None:
+    """A method may build a client's model when it is asked for it, and forget it at once."""
+    (in_tmp / "fresh.py").write_text(
+        "from feddag.methods.fedavg import FedAvg\n"
+        "class Held(FedAvg):\n"
+        "    name = 'held'\n"
+        "    def made(self, client):\n"
+        "        return {name: value * (1 + client) + client for name, value in super().model_of(client).items()}\n"
+        "    def model_of(self, client):\n"
+        "        self._made = {**getattr(self, '_made', {}), client: self.made(client)}\n"
+        "        return self._made[client]\n"
+        "class Fresh(Held):\n"
+        "    name = 'fresh'\n"
+        "    model_of = Held.made\n"
+    )
+    held, fresh = (feddag.run(feddag.Experiment(method=f"fresh:{name}", **QUICK)) for name in ("Held", "Fresh"))
+    assert fresh.history[0]["per_client"] == held.history[0]["per_client"]
+
+
+def test_a_warm_up_that_diverges_costs_the_client_and_not_the_run(in_tmp: Path, monkeypatch) -> None:
+    run_step = Sign.run
+
+    def one_diverges(self, client):
+        steep = dataclasses.replace(client.settings, lr=1e6)
+        return run_step(self, dataclasses.replace(client, settings=steep) if client.id == 2 else client)
+
+    monkeypatch.setattr(Sign, "run", one_diverges)
+    run = feddag.run(feddag.Experiment(method="feddag", **QUICK))
+    assert run.clusters[2] is None and None not in run.clusters[:2] + run.clusters[3:]
+    assert run.history[0]["missing"] == {"2": "answered with a value that is not finite"}
+    with pytest.raises(FeddagError, match="no client could be grouped: answered with a value that is not finite"):
+        feddag.run(feddag.Experiment(method="feddag", lr=1e6, **QUICK))

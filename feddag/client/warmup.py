@@ -58,6 +58,8 @@ class Sign(Step):
         }
         before = _arrays(only(start, self.parts))
         changes = [sparsified(before, _arrays(half), self.sparsity, client.seed) for half in trained]
+        update, agreed = ((changes[0] + changes[1]) / 2).astype(np.float32), agreement(*changes)
+        diverged = not np.isfinite(changes).all()
         made = signature(
             client.x.numpy(),
             client.y.numpy(),
@@ -65,15 +67,17 @@ class Sign(Step):
             vectors=self.vectors,
             inputs=self.inputs,
             per_class=self.per_class,
-            update=np.mean(changes, axis=0, dtype=np.float32),
+            update=np.zeros_like(update) if diverged else update,
             # Where no class has two samples the halves are one and the same, and agree on noise as well.
-            update_reliability=agreement(*changes) if np.bincount(client.y.numpy()).max() > 1 else 0.0,
+            update_reliability=agreed if np.bincount(client.y.numpy()).max() > 1 and not diverged else 0.0,
             seed=client.seed,
         )
         client.current = start | mean
+        # Training that diverged is told as it is: the server then counts the client as missing, with that reason.
+        told = vars(made) | ({"update": update} if diverged else {})
         return Result(
             weights=mean if self.send else None,
-            arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in vars(made).items()},
+            arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in told.items()},
             samples=2 * self.steps * client.settings.batch_size,
         )
 

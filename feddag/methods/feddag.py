@@ -126,6 +126,12 @@ class FedDAGSettings(FedDAGDaggerSettings):
         "visit", description="secondary encoders are trained at sources, or are the primary encoders of the sources"
     )
 
+    @model_validator(mode="after")
+    def _borrowed_encoders_are_not_trained(self) -> "FedDAGSettings":
+        if self.exchange == "borrow" and self.schedule != "full":
+            raise FeddagError(f"schedule = '{self.schedule}' has no say in exchange = 'borrow': it has one phase")
+        return self
+
 
 class FedDAG(Method):
     """The whole method: dual encoders, and global representation sharing along the complementarity graph."""
@@ -146,6 +152,9 @@ class FedDAG(Method):
         self.signatures: dict[ClientId, dict[str, Tensor]] = {}
         first = federation.initial_weights()
         warmed = self._sign(federation, federation.clients, first, later=False)
+        if not warmed:
+            reasons = ", ".join(sorted(set(federation.missing.values()))) or "there is none"
+            raise FeddagError(f"no client could be grouped: {reasons}")
         self._grouping = self._group(list(self.signatures.values()))
         self.labels = dict(zip(self.signatures, self._grouping.labels_.tolist(), strict=True))
         self.founders = list(self.signatures)

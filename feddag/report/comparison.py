@@ -111,7 +111,7 @@ def _sections(place: int, setting: str, by_method: Runs, numbers: dict[str, int]
         ("accuracy", _cells(by_method, lambda r: r["accuracy"]["mean"], 3, 1)),
         ("worst tenth", _cells(by_method, lambda r: r["accuracy"]["worst_decile"], 3, 1)),
         ("fine-tuned", _cells(by_method, lambda r: (r["accuracy_finetuned"] or {}).get("mean"), 3, 1)),
-        ("clusters", _cells(by_method, lambda r: len(set(r["clusters"])) if r["clusters"] else None, 1)),
+        ("clusters", _cells(by_method, lambda r: len(set(r["clusters"]) - {None}) if r["clusters"] else None, 1)),
         ("ARI", _cells(by_method, lambda r: r["ari"], 3, 1)),
         ("MB/client", _cells(by_method, lambda r: (r["bytes_up"] + r["bytes_down"]) / r["clients"] / 1e6, 2, -1)),
         ("seconds", _cells(by_method, lambda r: r["seconds"], 1, -1)),

@@ -90,7 +90,7 @@ def _from_worst(scores: Sequence[float]) -> list[float]:
 
 def _cluster_curves(history: Sequence[Record], rounds: list[int], scores: Sequence[Any]) -> list[dict[str, Any]]:
     groups = [record["clusters"] or [] for record in history]
-    every = sorted({group for record in groups for group in record})
+    every = sorted({group for record in groups for group in record if group is not None})
     if not 1 < len(every) <= MOST_GROUP_CURVES:
         return []
     return [

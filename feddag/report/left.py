@@ -1,6 +1,7 @@
 """What a run has left so far, read for a report."""
 
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,12 +33,12 @@ class Left:
         return len(self.history)
 
     def clusters(self) -> dict[ClientId, int]:
-        """The group of each client now; empty for a method that makes no groups."""
+        """The group of each client that has one now; empty for a method that makes no groups."""
         if self.result and self.result["clusters"] and len(self.result["clusters"]) == self.result["clients"]:
-            return dict(enumerate(self.result["clusters"]))
+            return _grouped(range(self.result["clients"]), self.result["clusters"])
         for record in self.history[-1:]:
             if record["clusters"] is not None:
-                return dict(zip(record["clients"], record["clusters"], strict=True))
+                return _grouped(record["clients"], record["clusters"])
         labels = self.evidence.get("labels", ())
         return {client: int(label) for client, label in zip(self.evidence.get("clients", ()), labels, strict=True)}
 
@@ -59,6 +60,10 @@ class Left:
         """The number, and the name if there is one that says more."""
         name = self.names[client] if client < len(self.names) else ""
         return f"client {client}" if name in ("", str(client)) else f"client {client} · {name}"
+
+
+def _grouped(clients: Iterable[ClientId], groups: Iterable[int | None]) -> dict[ClientId, int]:
+    return {client: group for client, group in zip(clients, groups, strict=True) if group is not None}
 
 
 def left_of(experiment: Experiment, result: Record, runs: Path) -> Left:

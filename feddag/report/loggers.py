@@ -17,12 +17,12 @@ def numbers_of(record: Record) -> dict[str, float]:
 
     >>> block = {"mean": 0.5, "std": 0.1, "worst_decile": 0.2}
     >>> sent = {"bytes_up": 10, "bytes_down": 20, "sample_passes": 3, "seconds": 1.5}
-    >>> numbers_of({"accuracy": block, "loss": None, "clusters": [0, 1, 0], **sent})["clusters"]
+    >>> numbers_of({"accuracy": block, "loss": None, "clusters": [0, 1, None, 0], **sent})["clusters"]
     2
     """
     found = {f"accuracy/{name}": value for name, value in record["accuracy"].items()}
     found |= {name: record[name] for name in ("loss", "bytes_up", "bytes_down", "sample_passes", "seconds")}
-    found["clusters"] = None if record["clusters"] is None else len(set(record["clusters"]))
+    found["clusters"] = None if record["clusters"] is None else len(set(record["clusters"]) - {None})
     return {name: value for name, value in found.items() if value is not None}
 
 

@@ -298,7 +298,7 @@ def happenings(left: Left) -> dict[int, dict[str, list[str]]]:
     """What happened in each round, by kind: told events, missing answers, and clients that changed cluster."""
     found: dict[int, dict[str, list[str]]] = {}
     drifting = left.experiment.get("drift_round", 0)
-    before: dict[ClientId, int] = {}
+    before: dict[ClientId, int | None] = {}
     for record in left.history:
         now: dict[str, list[str]] = {}
         if record["round"] == drifting:
@@ -310,7 +310,7 @@ def happenings(left: Left) -> dict[int, dict[str, list[str]]]:
             now.setdefault("faults", []).append(f"client {client} gave no answer: {reason}")
         after = dict(zip(record["clients"], record["clusters"] or (), strict=False))
         told = " ".join(now.get("drift", []))
-        moved = [client for client, group in before.items() if after.get(client, group) != group]
+        moved = [client for client, group in before.items() if group is not None and after.get(client, group) != group]
         if silent := [client for client in moved if f"client {client} " not in told]:
             changed = [f"client {client} changed cluster from {before[client]} to {after[client]}" for client in silent]
             now.setdefault("regrouping", []).extend(changed)

@@ -64,6 +64,8 @@ def _shares(heard: Mapping[str, NDArray[np.float64]], views: Mapping[str, Floats
 def blend(views: Mapping[str, Floats], weights: Mapping[str, NDArray[np.float64]]) -> Floats:
     """The weighted mean of the views; a pair's weight is the mean of its two clients'.
 
+    A pair that no heard view knows is at distance 0: such pairs are then kept apart, or not, by what others say.
+
     >>> views = {"a": np.array([1.0], np.float32), "b": np.array([0.0], np.float32)}
     >>> blend(views, {"a": np.array([1.0, 0.5]), "b": np.array([0.0, 0.5])}).tolist()
     [0.75]

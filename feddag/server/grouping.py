@@ -137,21 +137,27 @@ class Grouping:
         """The last client's distances to the others; a view counts as much as it tells the groups apart for it."""
         views = views_of(everyone, tuple(self.views_), self.usual_noise_)
         rows = {name: square(view)[-1, :-1] for name, view in views.items()}
-        heard = {name: self.weights_[name].any() for name in rows}
+        heard = [name for name in rows if self.weights_[name][: self.tree_.clients].any()]
+        if np.isnan([rows[name] for name in heard]).all():  # it shares no class with anybody: other views may know that
+            heard = list(rows)
         groups = self.labels_[members]
-        own = {name: heard[name] * (_clarity_of_newcomer(row, groups) + LEAST_WEIGHT) for name, row in rows.items()}
+        own = {name: _clarity_of_newcomer(row, groups) + LEAST_WEIGHT for name, row in rows.items() if name in heard}
         total = sum(own.values())
-        weights = {name: np.append(self.weights_[name][members], own[name] / total) for name in rows}
+        weights = {name: np.append(self.weights_[name][members], own.get(name, 0.0) / total) for name in rows}
         pairs = {n: _only_last(row, len(members)) for n, row in rows.items()}
-        shares = {name: float(value[-1]) for name, value in weights.items()}
-        return square(blend(pairs, weights))[-1, :-1], shares
+        distances = square(blend(pairs, weights))[-1, :-1]
+        unknown = np.all([np.isnan(rows[name]) for name in heard], axis=0)
+        for label in np.unique(groups):
+            if unknown[groups == label].all():
+                distances[groups == label] = np.inf
+        return distances, {name: float(value[-1]) for name, value in weights.items()}
 
     def _row_as_printed(self, members: Labels, everyone: Sequence[Signature]) -> tuple[Floats, dict[str, float]]:
         """Algorithm 4, lines 10-12: scaled as the clients before it were, and its own gate decides all of its row."""
         rows, founders = {}, self.signatures[: self.tree_.clients]
         for name, view in _angles(everyone, self.fusion, self.delta, founders).items():
             low, high = self.ranges_[name]
-            rows[name] = (square(view)[-1, :-1] - low) / np.float32(max(high - low, 1e-30))
+            rows[name] = (square(view)[-1, :-1] - low) / np.float32(high - low or 1.0)
         if self.fusion not in ("mlp", "projected"):
             return rows[self.fusion], {}
         gate = gate_of_newcomer(rows["gradient"], rows["data"])

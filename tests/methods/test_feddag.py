@@ -230,7 +230,7 @@ def test_clients_use_the_common_classifier_beside_their_own() -> None:
 
 def test_the_common_classifier_waits_for_the_first_secondary_round() -> None:
     _, federation, method = started(TWO, classifier="common", schedule="2:1", smoothing=0.5)
-    for number, share in enumerate((0, 0, 0, 4 / 7), 1):  # after round 3: one of three rounds, and the one that counts most
+    for number, share in enumerate((0, 0, 0, 4 / 7), 1):  # one of three rounds, the one that counts most
         federation.begin_round(number)
         method.round(federation, [0, 1, 2, 3])
         primary = method._common_classifier(0)["head.weight"]
@@ -501,6 +501,96 @@ def test_borrowed_encoders_are_not_judged_by_a_classifier_they_never_saw() -> No
     federation.begin_round(1)
     method.round(federation, [0, 1, 2, 3])
     assert method.model_of(0) is method.used[0]
+
+
+def test_a_learner_borrows_the_primary_encoder_of_its_first_source() -> None:
+    _, federation, method = started(TWO, exchange="borrow")
+    method.models[2] = federation.initial_weights("cluster 2")
+    method.graph = [(0, 2), (0, 1), (1, 0)]
+    before = dict(method.models)
+    federation.begin_round(1)
+    method.round(federation, [0, 1, 2, 3])
+    for learner, source in ((0, 2), (1, 0)):
+        lent = only(method.models[source], ("encoder",))
+        got = only(method.models[learner], ("secondary",))
+        assert all(torch.equal(a, b) for a, b in zip(lent.values(), got.values(), strict=True))
+    kept = only(before[2], ("secondary",))  # it has no source
+    assert all(torch.equal(method.models[2][name], value) for name, value in kept.items())
+
+
+@pytest.mark.parametrize("balanced", [True, False])
+@pytest.mark.parametrize("diversity", [0.0, 0.3])
+def test_clients_are_told_how_to_train(balanced: bool, diversity: float) -> None:
+    engine, federation, method = started(TWO, balanced=balanced, diversity=diversity)
+    federation.begin_round(1)
+    method.round(federation, [0, 1, 2, 3])
+    for job in engine.jobs:
+        primary, secondary = job.steps
+        assert (primary.balanced, secondary.balanced) == (balanced, balanced)
+        assert (primary.diversity, secondary.diversity) == (diversity, 0.0)
+        assert (primary.parts, secondary.parts) == (("encoder", "head"), ("secondary",))
+        assert (primary.phase, secondary.phase) == ("primary", "secondary")
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [
+        ({"similarity": "data"}, {"views": ("classes", "data"), "fusion": "clarity"}),
+        ({"similarity": "gradient"}, {"views": ("gradient",)}),
+        ({"fusion": "data", "linkage": "single"}, {"fusion": "data", "linkage": "single"}),
+        ({"sources": 1, "alignment": "none"}, {"sources": 1, "alignment": "none", "linkage": "average"}),
+    ],
+)
+def test_groups_are_made_as_asked(monkeypatch, settings: dict[str, Any], asked: dict[str, Any]) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def noted(signatures: Sequence[Signature], **how: Any) -> feddag.Grouping:
+        seen.append(how)
+        return feddag.group(signatures, **how)
+
+    monkeypatch.setattr("feddag.methods.feddag.group", noted)
+    started(TWO, **settings)
+    assert seen[0] | asked == seen[0]
+
+
+def test_a_random_first_primary_encoder() -> None:
+    _, federation, method = started(TWO, primary_start="random")
+    fresh = federation.initial_weights("cluster 1")
+    assert all(torch.equal(method.models[1][name], value) for name, value in only(fresh, ("encoder",)).items())
+
+
+@pytest.mark.parametrize(("threshold", "alarms"), [(0.1, {0: [2]}), (0.9, {})])
+def test_how_far_a_loss_must_rise_is_a_setting(threshold: float, alarms: dict[int, list[int]]) -> None:
+    engine, federation, method = started(TWO, drift_every=1, drift_loss=threshold)
+    for number, loss in ((1, 0.1), (2, 0.6)):  # a rise of 0.36 ln(4)
+        engine.loss[0] = loss
+        federation.begin_round(number)
+        method.round(federation, [])
+    assert method.alarms() == alarms
+
+
+@pytest.mark.parametrize(("threshold", "alarms"), [(0.2, {0: [1]}), (5.0, {})])
+def test_how_far_classes_must_move_is_a_setting(threshold: float, alarms: dict[int, list[int]]) -> None:
+    engine, federation, method = started(TWO, drift_every=1, drift_histogram=threshold)
+    engine.held[0] = [2, 3]
+    federation.begin_round(1)
+    method.round(federation, [])
+    assert method.alarms() == alarms
+    assert "watch" in federation.traffic.down  # counted apart from training
+
+
+def test_borrowing_has_no_schedule() -> None:
+    with pytest.raises(FeddagError, match="schedule = '2:1' has no say in exchange = 'borrow'"):
+        feddag.Experiment(method="feddag", exchange="borrow", schedule="2:1")
+
+
+def test_counters_of_batches_stay_counters() -> None:
+    _, _, method = started(TWO)
+    count = {"secondary.9.num_batches_tracked": torch.tensor(7)}
+    method.models = {z: model | count for z, model in method.models.items()}
+    answered = [Reply(0, [Result(weights=only(method.models[0], ("secondary",)))], samples=10)]
+    method._return_secondaries(method.models, [(0, answered)])
+    assert method.models[1]["secondary.9.num_batches_tracked"].dtype == torch.int64
 
 
 def test_with_diversity_both_encoders_start_at_random() -> None:

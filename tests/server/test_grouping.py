@@ -105,6 +105,25 @@ def test_a_newcomer_joins_its_group_or_none() -> None:
     np.testing.assert_array_equal(found.labels_, before)  # nobody is moved
 
 
+@pytest.mark.parametrize("views", [("classes", "data"), ("data",)])
+def test_a_newcomer_that_shares_no_class_with_anybody_joins_none(views) -> None:
+    """The groups are two domains of the same four classes, so the class view has no say among them."""
+    draw = np.random.default_rng(6)
+    elsewhere = np.random.default_rng(8).normal(size=MEANS.shape)
+
+    def seen(means: np.ndarray, labels: list[int]) -> Signature:
+        y = draw.choice(labels, 100)
+        return signature(means[y] + draw.normal(size=(100, FEATURES)), y, CLASSES)
+
+    found = group([seen((MEANS, elsewhere)[kind], [0, 1, 2, 3]) for kind in np.arange(16) % 2], views=views)
+    assert found.clusters_ == 2 and not found.weights_.get("classes", np.zeros(1)).any()
+    assert [found.assign(seen(means, [0, 1, 2])) for means in (MEANS, elsewhere)] == [0, 1]
+    stranger = seen(MEANS, [4, 5])
+    assert found.assign(stranger) is None
+    later = found.joined_by(stranger, 2)
+    assert [later.assign(seen(MEANS, labels)) for labels in ([4, 5], [0, 1, 2])] == [2, 0]
+
+
 def test_a_newcomer_with_another_concept_joins_none() -> None:
     draw = np.random.default_rng(5)
     found = group([client_of_concept(draw, int(kind), 150) for kind in np.arange(18) % 2])
