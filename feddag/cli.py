@@ -160,7 +160,7 @@ def run(
 @app.command()
 def compare(
     experiment: ExperimentFile = None,
-    methods: Annotated[str | None, typer.Option(help="comma-separated; default: the yardsticks")] = None,
+    methods: Annotated[str | None, typer.Option(help="comma-separated; default: feddag and the yardsticks")] = None,
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0",
     dataset: DatasetOption = None,
     partition: PartitionOption = None,
