@@ -49,6 +49,7 @@ class Watch(Step):
 
 SHARPNESS = 4.0  # length of the common classifier's directions
 PRIMARY, SECONDARY, HEAD = "encoder", "secondary", "head"
+AGAINST = "secondary phase beside the cluster's model, or beside what the client has just trained"
 VIEWS = {"fused": ("classes", "data", "gradient"), "data": ("classes", "data"), "gradient": ("gradient",)}
 
 
@@ -95,9 +96,8 @@ class FedDAGDaggerSettings(FedDAGStarSettings):
     secondary_start: Literal["warm", "random", "copy"] = Field(
         "warm", description="first secondary encoder: from all warm-ups, random, or a copy of the primary"
     )
-    against: Literal["cluster", "own"] = Field(
-        "cluster", description="secondary phase beside the cluster's model, or beside what the client has just trained"
-    )
+    # At home both phases would mend the same errors twice if they began from the same model, and in the end diverge.
+    against: Literal["cluster", "own"] = Field("own", description=AGAINST)
     schedule: str = Field(
         "full",
         pattern=r"^(full|[1-9]\d*:1)$",
@@ -109,6 +109,7 @@ class FedDAGDaggerSettings(FedDAGStarSettings):
 class FedDAGSettings(FedDAGDaggerSettings):
     """What sharing adds, §4."""
 
+    against: Literal["cluster", "own"] = Field("cluster", description=AGAINST)
     sources: int = Field(8, ge=0, description="most clusters that a cluster learns from (k)")
     alignment: Alignment = Field("affinity", description="Eq. 13: affinity, paper (as printed) or none (Eq. 12)")
     classifier: Literal["common", "source"] = Field(

@@ -579,6 +579,17 @@ def test_how_far_classes_must_move_is_a_setting(threshold: float, alarms: dict[i
     assert "watch" in federation.traffic.down  # counted apart from training
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "on"),
+    [("feddag-dagger", {}, True), ("feddag-dagger", {"against": "cluster"}, False), ("feddag", {}, False)],
+)
+def test_beside_which_model_the_secondary_encoder_is_trained(name: str, settings: dict[str, str], on: bool) -> None:
+    engine, federation, method = started(TWO, name, **settings)
+    federation.begin_round(1)
+    method.round(federation, [0, 1, 2, 3])
+    assert all((job.steps[1].model is None) == on for job in engine.jobs)  # none: what the step before has left
+
+
 def test_borrowing_has_no_schedule() -> None:
     with pytest.raises(FeddagError, match="schedule = '2:1' has no say in exchange = 'borrow'"):
         feddag.Experiment(method="feddag", exchange="borrow", schedule="2:1")
