@@ -338,10 +338,10 @@ def drawn_groups() -> str:
         for row in measured
         if (row["setting"], row["dataset"]) == (setting, dataset)
     ]
-    return "".join(
-        f"| {' | '.join(cells)} |\n"
-        for cells in [bench_groups.COLUMNS, ["---"] * len(bench_groups.COLUMNS), *bench_groups.table(rows)]
-    )
+    table = [bench_groups.COLUMNS, *bench_groups.table(rows)]
+    measured_ways = [column for column in zip(*table, strict=True) if set(column[1:]) != {"-"}]
+    head, *body = zip(*measured_ways, strict=True)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, ["---"] * len(head), *body])
 
 
 def filled(text: str) -> str:
