@@ -23,7 +23,8 @@ from feddag.data.readers import read_npz
 from feddag.engines.flower.commands import app as flower_app
 from feddag.errors import FeddagError
 from feddag.experiment import DEFAULT_METHOD, Experiment, parse_setting, read_experiment, read_experiments
-from feddag.history import Record, RunDirectory, free_directory, write_atomically
+from feddag.files import free_directory, write_atomically
+from feddag.history import Record, RunDirectory
 from feddag.methods import all_methods
 from feddag.run import Observer
 from feddag.run import run as run_experiment

@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from feddag.experiment import Experiment
-from feddag.history import Record, free_directory, write_atomically
+from feddag.files import free_directory, write_atomically
+from feddag.history import Record
 from feddag.run import prepare, run
 from feddag.screen import progress, say, show_results
 

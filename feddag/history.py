@@ -19,6 +19,7 @@ from safetensors.numpy import save
 
 from feddag.errors import FeddagError
 from feddag.federation import ClientId, Weights
+from feddag.files import write_atomically
 from feddag.packing import Arrays, pack, unpack
 
 KEPT_CHECKPOINTS = 2  # the newest, and one before it in case the newest turns out damaged
@@ -28,18 +29,6 @@ Record = dict[str, Any]
 
 class DamagedError(Exception):
     """A file whose content is not what was written."""
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all: a reader never sees half of it, a full disk leaves the old one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def save_tree(path: Path, tree: Any) -> None:
@@ -67,15 +56,6 @@ def _checksum(text: str, arrays: Arrays) -> str:
         hasher.update(f"{name}{arrays[name].shape}{arrays[name].dtype}".encode())
         hasher.update(arrays[name].tobytes())
     return hasher.hexdigest()
-
-
-def free_directory(wanted: Path) -> Path:
-    """The wanted directory, or the first of `-2`, `-3`, ... that is free."""
-    number, path = 1, wanted
-    while path.exists():
-        number += 1
-        path = wanted.with_name(f"{wanted.name}-{number}")
-    return path
 
 
 class RunDirectory:

@@ -29,7 +29,8 @@ from feddag.engines.local import LocalEngine, Workplace
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
 from feddag.federation import ClientId, Engine, Federation, Job, Own, Ref, Step, Traffic, Weights, kept
-from feddag.history import Record, RunDirectory, save_tree, write_atomically
+from feddag.files import write_atomically
+from feddag.history import Record, RunDirectory, save_tree
 from feddag.models import DualEncoder, Model, ModelSpec, default_model
 from feddag.native import Network
 from feddag.outcome import DECIMALS, Accuracy, block, drift_report, over_rounds, placed_right, score_groups, swing, tail

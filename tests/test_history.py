@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feddag.errors import FeddagError
-from feddag.history import DamagedError, RunDirectory, load_tree, save_tree, write_atomically
+from feddag.files import write_atomically
+from feddag.history import DamagedError, RunDirectory, load_tree, save_tree
 
 leaves = st.one_of(
     *(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5)),

@@ -20,7 +20,7 @@ from feddag.data.clients import lay_out
 from feddag.engines.local import LocalEngine
 from feddag.experiment import Experiment
 from feddag.federation import Federation, Job
-from feddag.history import write_atomically
+from feddag.files import write_atomically
 from feddag.run import prepare
 from feddag.server.clustering import Tree
 from feddag.server.grouping import Grouping, group

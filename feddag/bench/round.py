@@ -37,7 +37,7 @@ from feddag.data.datasets import load
 from feddag.engines.local import LocalEngine, Workplace
 from feddag.errors import FeddagError
 from feddag.federation import Federation, Weights
-from feddag.history import write_atomically
+from feddag.files import write_atomically
 from feddag.methods.base import MethodSettings
 from feddag.methods.fedavg import FedAvg
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from feddag.history import write_atomically
+from feddag.files import write_atomically
 from feddag.report.comparison import comparison_document
 from feddag.report.left import Left, left_of, read_left
 from feddag.report.page import page

@@ -12,7 +12,7 @@ from feddag.data.datasets import Dataset
 from feddag.data.datasets import load as load_dataset
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
-from feddag.history import write_atomically
+from feddag.files import write_atomically
 from feddag.models import ModelSpec
 from feddag.run import model_for
 

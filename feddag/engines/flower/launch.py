@@ -23,7 +23,8 @@ from feddag.engines.flower.app import write_app
 from feddag.engines.flower.keys import write_certificates, write_node_key
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
-from feddag.history import RunDirectory, write_atomically
+from feddag.files import write_atomically
+from feddag.history import RunDirectory
 from feddag.run import Observer, Run, load, prepare
 
 HOST = "127.0.0.1"

@@ -13,7 +13,8 @@ from feddag.engines.flower.engine import FlowerEngine, Terms
 from feddag.engines.flower.grid import GridCarrier
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
-from feddag.history import Record, RunDirectory, write_atomically
+from feddag.files import write_atomically
+from feddag.history import Record, RunDirectory
 from feddag.run import Setting, prepare, run_on
 
 
