@@ -46,6 +46,7 @@ __all__ = [
     "evaluate",
     "fma_peak",
     "instruction_set",
+    "losses",
     "obstacle",
     "reason",
     "samples",
@@ -64,9 +65,10 @@ class Job:
 
     `x` is N x H x W x C or N x D (see `samples`), `y` int64 labels. Step s uses the next `batch_sizes[s]` indices of
     `order` (both int64). The gradient is that of the mean cross-entropy (weighted by `sample_weights`, if given) plus
-    proximal / 2 * ||w - anchor||^2, where the anchor defaults to the weights training starts from; `clip` bounds its
-    norm over all trained weights; then torch.optim.SGD's momentum and weight decay. Parts that are not in `trainable`
-    (default: all) stay as they are, and their dropout is off. Masks are `feddag.rng.dropout_mask(dropout_key, ...)`.
+    proximal / 2 * ||w - anchor||^2, where `proximal` may differ by part (one that is not named has none) and the anchor
+    defaults to the weights training starts from; `clip` bounds its norm over all trained weights; then
+    torch.optim.SGD's momentum and weight decay. Parts that are not in `trainable` (default: all) stay as they are, and
+    their dropout is off. Masks are `feddag.rng.dropout_mask(dropout_key, ...)`.
     """
 
     network: Network
@@ -78,7 +80,7 @@ class Job:
     lr: float
     momentum: float = 0.0
     weight_decay: float = 0.0
-    proximal: float = 0.0
+    proximal: float | dict[str, float] = 0.0
     anchor: dict[str, Array] | None = None
     clip: float | None = None
     sample_weights: Array | None = None
@@ -187,6 +189,12 @@ def evaluate(
     return correct, count, loss
 
 
+def losses(network: Network, weights: dict[str, Array], x: Array, y: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The cross-entropy of every sample."""
+    result: NDArray[np.float64] = _call("losses", x, {"network": network, "weights": weights, "x": x, "y": y})
+    return result
+
+
 def scores(network: Network, weights: dict[str, Array], x: Array) -> Array:
     """The class scores of every sample, N x classes (the features, for a network with an empty head)."""
     result: Array = _call("scores", x, {"network": network, "weights": weights, "x": x})
@@ -194,9 +202,11 @@ def scores(network: Network, weights: dict[str, Array], x: Array) -> Array:
 
 
 def _plain(job: Job) -> dict[str, object]:
-    trainable = job.network.parts if job.trainable is None else job.trainable
+    parts, proximal = job.network.parts, job.proximal
+    trainable = parts if job.trainable is None else job.trainable
+    pulls = proximal if isinstance(proximal, dict) else dict.fromkeys(parts, proximal)
     key = (job.dropout_key & (2**64 - 1), job.dropout_key >> 64 & (2**64 - 1))
-    return vars(job) | {"trainable": trainable, "dropout_key": key}
+    return vars(job) | {"trainable": trainable, "proximal": pulls, "dropout_key": key}
 
 
 def _call(function: str, x: Array, *arguments: object) -> Any:

@@ -27,7 +27,7 @@ struct Map {
 };
 
 struct Optimizer {
-    double lr = 0, momentum = 0, weight_decay = 0, proximal = 0, clip = 0;  // clip = 0: no clipping
+    double lr = 0, momentum = 0, weight_decay = 0, clip = 0;  // clip = 0: no clipping
 };
 
 // A learnable array in the order its layer computes with; `place[i]` is where element i of PyTorch's order lives.
@@ -36,6 +36,7 @@ template <class T> struct Param {
     std::vector<std::int64_t> shape;
     std::vector<std::int32_t> place;
     Buffer<T> value, gradient, velocity, anchor;
+    T proximal = 0;  // strength of the pull towards the anchor, which is there where it is above 0
     bool descends_itself = false;  // its layer applies the gradient during the backward pass, unless it is clipped
 
     void lay_out(std::string full_name, std::vector<std::int64_t> torch_shape, std::size_t stored) {
@@ -54,12 +55,12 @@ template <class T> struct Param {
     }
     // SGD on [first, first + count), in whole vectors.
     void descend(const Optimizer& sgd, std::size_t first, std::size_t count, const T* slope) {
-        const T lr = T(sgd.lr), momentum = T(sgd.momentum), decay = T(sgd.weight_decay), mu = T(sgd.proximal);
+        const T lr = T(sgd.lr), momentum = T(sgd.momentum), decay = T(sgd.weight_decay);
         const bool pull = anchor.size() && sgd.clip == 0;  // with clipping the pull is part of the clipped gradient
         for (std::size_t i = 0; i < count; i += kLanes<T>) {
             const Vec<T> w = load(&value[first + i]);
             Vec<T> d = load(slope + i);
-            if (pull) d += mu * (w - load(&anchor[first + i]));
+            if (pull) d += proximal * (w - load(&anchor[first + i]));
             d += decay * w;
             if (velocity.size()) {
                 d += momentum * load(&velocity[first + i]);

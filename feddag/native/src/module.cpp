@@ -90,12 +90,15 @@ template <class T> struct Client {
     std::exception_ptr failure;
 };
 
-template <class T>
-void read_weights(Network<T>& net, py::handle weights, const std::string& what, Buffer<T> Param<T>::* into) {
+// `wanted(param)` says which entries are read; the others need not be given.
+template <class T, class Wanted>
+void read_weights(Network<T>& net, py::handle weights, const std::string& what, Buffer<T> Param<T>::* into,
+                  Wanted wanted) {
     if (!py::isinstance<py::dict>(weights)) refuse(what + " is not a dictionary of arrays.");
     const auto given = py::reinterpret_borrow<py::dict>(weights);
     net.for_each_chain([&](Chain<T>& chain) {
         chain.for_each_param([&](Param<T>& p) {
+            if (!wanted(p)) return;
             if (!given.contains(p.name)) refuse(what + " has no '" + p.name + "'.");
             std::vector<std::int64_t> shape;
             const std::string name = what + " '" + p.name + "'";
@@ -142,7 +145,8 @@ template <class T> void build_network(Client<T>& client, const py::dict& job, in
     const bool two = !network.attr("secondary").is_none();
     const auto secondary = two ? describe(network.attr("secondary")) : std::vector<Description>{};
     client.net = std::make_unique<Network<T>>(encoder, two ? &secondary : nullptr, head, client.data.map, batch);
-    if (job.contains("weights")) read_weights(*client.net, job["weights"], "weights", &Param<T>::value);
+    if (job.contains("weights"))
+        read_weights(*client.net, job["weights"], "weights", &Param<T>::value, [](const Param<T>&) { return true; });
 }
 
 void read_schedule(Schedule& schedule, const py::dict& job, std::int64_t samples) {
@@ -177,6 +181,30 @@ double number(const py::dict& job, const char* name, double least) {
     return value;
 }
 
+// The part of a network that a name means; null for one that it does not have.
+template <class T> Chain<T>* part(Network<T>& net, const std::string& name) {
+    if (name == "encoder") return net.encoders[0].get();
+    if (name == "secondary" && net.encoders.size() == 2) return net.encoders[1].get();
+    return name == "head" ? net.head.get() : nullptr;
+}
+
+// Where the weights are pulled to, and by part how strongly; without an anchor, to where training starts.
+template <class T> void read_pull(Network<T>& net, const py::dict& job) {
+    const auto strengths = job["proximal"].cast<py::dict>();
+    for (const auto item : strengths) {
+        const std::string name = py::str(item.first);
+        Chain<T>* chain = part(net, name);
+        if (!chain)
+            refuse("proximal holds '" + name + "', which is not a part of the network (encoder, secondary, head).");
+        const double strength = item.second.cast<double>();
+        if (!(strength >= 0 && std::isfinite(strength)))
+            refuse("proximal is " + std::string(py::str(item.second)) + ", not a finite number of at least 0.");
+        chain->for_each_param([&](Param<T>& p) { p.proximal = T(strength); });
+    }
+    const py::object anchor = job["anchor"].is_none() ? py::object(job["weights"]) : py::object(job["anchor"]);
+    read_weights(net, anchor, "anchor", &Param<T>::anchor, [](const Param<T>& p) { return p.proximal > 0; });
+}
+
 template <class T> std::unique_ptr<Client<T>> read_training(const py::dict& job) {
     auto client = std::make_unique<Client<T>>();
     read_samples(*client, job);
@@ -186,12 +214,8 @@ template <class T> std::unique_ptr<Client<T>> read_training(const py::dict& job)
     client->sgd.lr = number(job, "lr", 0);
     client->sgd.momentum = number(job, "momentum", 0);
     client->sgd.weight_decay = number(job, "weight_decay", 0);
-    client->sgd.proximal = number(job, "proximal", 0);
     if (!job["clip"].is_none()) client->sgd.clip = number(job, "clip", 1e-300);
-    if (client->sgd.proximal > 0) {
-        const py::object anchor = job["anchor"];
-        read_weights(*client->net, anchor.is_none() ? py::object(job["weights"]) : anchor, "anchor", &Param<T>::anchor);
-    }
+    read_pull(*client->net, job);
     if (!job["sample_weights"].is_none()) {
         std::vector<std::int64_t> shape;
         client->data.weight = contiguous<T>(job["sample_weights"], "sample_weights", type_name<T>(), shape);
@@ -201,17 +225,12 @@ template <class T> std::unique_ptr<Client<T>> read_training(const py::dict& job)
             if (!(client->data.weight[i] >= 0 && std::isfinite(client->data.weight[i])))
                 refuse("sample_weights holds a value that is negative or not finite.");
     }
-    for (py::handle part : job["trainable"]) {
-        const std::string name = py::str(part);
-        auto& encoders = client->net->encoders;
-        if (name == "encoder")
-            encoders[0]->trainable = true;
-        else if (name == "secondary" && encoders.size() == 2)
-            encoders[1]->trainable = true;
-        else if (name == "head")
-            client->net->head->trainable = true;
-        else
+    for (py::handle trained : job["trainable"]) {
+        const std::string name = py::str(trained);
+        Chain<T>* chain = part(*client->net, name);
+        if (!chain)
             refuse("trainable holds '" + name + "', which is not a part of the network (encoder, secondary, head).");
+        chain->trainable = true;
     }
     client->key = job["dropout_key"].cast<Key>();
     client->losses.resize(client->schedule.steps);
@@ -292,6 +311,22 @@ template <class T> py::tuple evaluate(const py::dict& job) {
     return py::make_tuple(correct, count, loss);
 }
 
+// The cross-entropy of every sample.
+template <class T> py::array_t<double> losses(const py::dict& job) {
+    Client<T> client;
+    read_samples(client, job);
+    build_network(client, job, kScoringBatch);
+    read_labels(client, job);
+    const int classes = client.net->classes();
+    py::array_t<double> all(client.data.count);
+    double* out = all.mutable_data();
+    py::gil_scoped_release unlocked;
+    score(*client.net, client.data, [&](std::int64_t i, const T* row) {
+        out[i] = cross_entropy<T>(row, classes, client.data.y[i], T(1), nullptr);
+    });
+    return all;
+}
+
 template <class T> py::array_t<T> scores(const py::dict& job) {
     Client<T> client;
     read_samples(client, job);
@@ -347,6 +382,8 @@ PYBIND11_MODULE(FEDDAG_MODULE, m) {
     m.def("train_float64", feddag::train_clients<double>);
     m.def("evaluate_float32", feddag::evaluate<float>);
     m.def("evaluate_float64", feddag::evaluate<double>);
+    m.def("losses_float32", feddag::losses<float>);
+    m.def("losses_float64", feddag::losses<double>);
     m.def("scores_float32", feddag::scores<float>);
     m.def("scores_float64", feddag::scores<double>);
 }

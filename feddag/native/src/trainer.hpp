@@ -205,7 +205,7 @@ template <class T> void clip_gradients(Network<T>& net, const Optimizer& sgd) {
     };
     each([&](Param<T>& p) {
         for (std::size_t i = 0; i < p.gradient.size(); i++) {
-            if (p.anchor.size()) p.gradient[i] += T(sgd.proximal) * (p.value[i] - p.anchor[i]);
+            if (p.anchor.size()) p.gradient[i] += p.proximal * (p.value[i] - p.anchor[i]);
             squares += double(p.gradient[i]) * double(p.gradient[i]);
         }
     });
