@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from feddag.federation import Federation, Reply, Weights
+from feddag.federation import Federation, Reply
 from feddag.methods.feddag import FedDAGStar, FedDAGStarSettings
+from feddag.weights import Weights
 
 
 class Momentum(FedDAGStar):

@@ -12,7 +12,7 @@ from feddag.client.signature import Signature, signature
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.methods import Method, MethodSettings
-from feddag.run import Run, load, run
+from feddag.runner.run import Run, load, run
 from feddag.server.grouping import Grouping, group
 
 __all__ = [

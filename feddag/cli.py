@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -15,19 +16,20 @@ from rich.console import Console
 
 from feddag import __version__, native
 from feddag.client.signature import Signature, signature
-from feddag.compare import compare_methods
 from feddag.data import obtain
 from feddag.data.clients import count_classes
 from feddag.data.datasets import load as load_dataset
 from feddag.data.readers import read_npz
-from feddag.engines.flower.commands import app as flower_app
+from feddag.deploy.commands import app as flower_app
 from feddag.errors import FeddagError
 from feddag.experiment import DEFAULT_METHOD, Experiment, parse_setting, read_experiment, read_experiments
 from feddag.files import free_directory, write_atomically
-from feddag.history import Record, RunDirectory
 from feddag.methods import all_methods
-from feddag.run import Observer
-from feddag.run import run as run_experiment
+from feddag.records import RoundRecord
+from feddag.runner.compare import compare_methods
+from feddag.runner.directory import RunDirectory
+from feddag.runner.loop import Observer
+from feddag.runner.run import run as run_experiment
 from feddag.screen import progress, say, show_changes, show_clients, show_clustering, show_results, show_table
 from feddag.server.grouping import FUSIONS, group
 
@@ -81,7 +83,7 @@ def read(file: Path | None, settings: list[str] | None, **flags: Any) -> Experim
 def all_of(observers: Sequence[Observer]) -> Observer:
     """One observer that tells several."""
 
-    def tell(record: Record) -> None:
+    def tell(record: RoundRecord) -> None:
         for observer in observers:
             observer(record)
 
@@ -191,14 +193,29 @@ def compare(
             say(console, f"without oracle: partition = '{first.partition}' has no true groups")
             experiments = [item for item in experiments if not item.method_class.needs_truth]
     say_trainer(experiments[0])
+
+    def watching(chosen: Experiment) -> AbstractContextManager[Observer]:
+        return progress(console, f"{chosen.method} seed {chosen.seed}", chosen.rounds)
+
+    compared = []
     try:
-        found = compare_methods(experiments, runs, results, console, keep, fresh)
+        for each in compare_methods(experiments, runs, results, watching, keep=keep, fresh=fresh):
+            compared.append(each)
+            if each.directory is None:
+                chosen = each.experiment
+                say(console, f"{chosen.method} seed {chosen.seed}: kept result {chosen.key()}")
     except KeyboardInterrupt:
         stop("stopped; the same command goes on where it was", 130)
     except OSError as error:
         if error.errno not in FULL:
             raise
         stop("the disk is full; make room, and the same command goes on where it was", 1)
+    found = [each.result for each in compared]
+    show_results(console, found, experiments[0])
+    for each in compared:
+        if each.directory is not None:
+            chosen = each.experiment
+            say(console, f"run directory of {chosen.method} seed {chosen.seed}: {each.directory}")
     if json_file:
         write_atomically(json_file, json.dumps(found, indent=1) + "\n")
     if not no_report:

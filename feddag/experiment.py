@@ -1,7 +1,6 @@
 """Experiment: one frozen, validated description of one run. Nothing else configures anything."""
 
 import hashlib
-import importlib.util
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -12,12 +11,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from feddag.client.work import LocalSettings
+from feddag.client.trainer import LocalSettings, TrainerKind
 from feddag.data.datasets import Dataset
 from feddag.data.obtain import KNOWN, find
 from feddag.data.partitions import PARTITIONS, Partition, make_partition, settings_of
 from feddag.errors import FeddagError, nearest
 from feddag.methods import Method, MethodSettings, all_methods, find_method
+from feddag.models import ModelSpec, default_model
+from feddag.own_code import source_files
 
 DEFAULT_METHOD = "feddag"
 DEFAULT_CLIENTS = 20
@@ -72,14 +73,14 @@ class Experiment(BaseModel):
     drift_share: float = Field(0.2, gt=0, le=1, description="share of clients that drift, by exchanging what they hold")
     # how clients train
     model: str | None = Field(None, description="mlp, lenet5, cnn, resnet9 or module:function (by sample shape)")
-    trainer: Literal["auto", "native", "torch"] = Field("auto", description="auto: native where it can train the model")
+    trainer: TrainerKind = Field("auto", description="auto: native where it can train the model")
     participation: float = Field(0.2, gt=0, le=1, description="share of clients in a round")
-    epochs: int = Field(10, ge=1, description="local epochs in a round")
-    steps: int | None = Field(None, ge=1, description="local SGD steps in a round, instead of epochs")
-    batch_size: int = Field(32, ge=1, description="samples in an SGD step")
-    lr: float = Field(0.01, gt=0, description="learning rate")
-    momentum: float = Field(0.5, ge=0, lt=1, description="SGD momentum")
-    weight_decay: float = Field(1e-4, ge=0, description="SGD weight decay")
+    epochs: int = Field(LocalSettings.epochs, ge=1, description="local epochs in a round")
+    steps: int | None = Field(LocalSettings.steps, ge=1, description="local SGD steps in a round, instead of epochs")
+    batch_size: int = Field(LocalSettings.batch_size, ge=1, description="samples in an SGD step")
+    lr: float = Field(LocalSettings.lr, gt=0, description="learning rate")
+    momentum: float = Field(LocalSettings.momentum, ge=0, lt=1, description="SGD momentum")
+    weight_decay: float = Field(LocalSettings.weight_decay, ge=0, description="SGD weight decay")
     finetune: bool = Field(True, description="at the end, also score every model after local epochs on its client")
     workers: int = Field(0, ge=0, description="worker processes (0: one per core); never changes a result")
 
@@ -145,6 +146,16 @@ class Experiment(BaseModel):
         return make_partition(
             dataset, partition=self.partition, clients=self.clients, seed=self.seed, settings=settings
         )
+
+    def network(self, sample_shape: tuple[int, ...], num_classes: int) -> ModelSpec:
+        """The network for samples as they lie in files: images height x width x channels.
+
+        >>> Experiment(method="fedavg").network((8, 8, 1), 10).name
+        'mlp'
+        """
+        height, *others = sample_shape
+        shape = (others[1], height, others[0]) if len(sample_shape) == 3 else sample_shape
+        return ModelSpec(self.model or default_model(shape), shape, num_classes, self.method_class.encoders)
 
     def resolved(self) -> dict[str, Any]:
         """Every field that has a say in this run, with its value."""
@@ -281,6 +292,8 @@ def _fingerprint(path: Path) -> str:
 
 
 def _source_fingerprint(name: str) -> str:
-    """The source file that a `module:name` comes from."""
-    spec = importlib.util.find_spec(name.partition(":")[0])
-    return _fingerprint(Path(spec.origin)) if spec and spec.origin else ""
+    """The content of every file that what a `module:name` names may hang on."""
+    files = source_files(name.partition(":")[0])
+    return hashlib.sha256(
+        "".join(f"{module} {_fingerprint(files[module])}\n" for module in sorted(files)).encode()
+    ).hexdigest()

@@ -5,104 +5,21 @@ data (arrays and numbers). A method never learns which engine carried the jobs a
 """
 
 import contextlib
-import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from feddag.client.step import NUMBER_BYTES, Result, Step
 from feddag.errors import FeddagError
 from feddag.models import ModelSpec
+from feddag.records import Event, EventKind
 from feddag.rng import rng
-
-if TYPE_CHECKING:
-    from feddag.client.work import Client
-
-ClientId = int
-Weights = dict[str, Tensor]
-NUMBER_BYTES = 8  # what one number costs on the wire
-
-
-@dataclass(frozen=True)
-class Ref:
-    """Weights handed over once with `Federation.put` and named by their content; valid until the round ends."""
-
-    digest: str
-    nbytes: int
-
-
-@dataclass(frozen=True)
-class Own:
-    """Weights that the client keeps on its own side under this name (a personal model)."""
-
-    name: str
-
-
-def kept(state: Weights, name: str) -> Weights:
-    """The weights that a client's memory (`name/parameter`) holds under a name; empty if none.
-
-    >>> kept({"model/w": torch.zeros(1), "other/w": torch.ones(1)}, "model")
-    {'w': tensor([0.])}
-    """
-    return {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}
-
-
-ModelSource = Ref | Own | None
-"""Where a step takes its weights: sent by the server, the client's own, or (None) what the step before left."""
-
-
-@dataclass
-class Result:
-    """What one step gives back. `samples` counts the samples that passed through training, epochs included."""
-
-    weights: Weights | None = None
-    numbers: dict[str, float] = field(default_factory=dict)
-    arrays: dict[str, Tensor] = field(default_factory=dict)
-    samples: int = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes this result takes on the wire."""
-        tensors = [*(self.weights or {}).values(), *self.arrays.values()]
-        return sum(tensor.nbytes for tensor in tensors) + NUMBER_BYTES * len(self.numbers)
-
-
-class Step(ABC):
-    """One thing done beside the data: a frozen dataclass of plain fields, and the function that does it there.
-
-    A method may define steps of its own in its own file; every engine can carry them.
-    """
-
-    phase: str | None = None
-    """What this step belongs to, where one exchange serves two purposes; else the federation's phase."""
-    parts: tuple[str, ...] = ()
-    """Which parts of the weights (\"head\") a result holds; all if none is named."""
-
-    @abstractmethod
-    def run(self, client: "Client") -> Result:
-        """Do it. Sees this client's samples and state, and what the job carries, and nothing else."""
-
-    def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]] | None:
-        """The shapes of the arrays in the result, if they are known beforehand: another answer is then refused."""
-        return None
-
-    def cargo(self) -> Iterator[Ref | Tensor]:
-        """All that must travel to the client for this step: weights by reference, and arrays of the step's own."""
-        return _cargo(vars(self).values())
-
-
-def _cargo(items: Iterable[object]) -> Iterator[Ref | Tensor]:
-    for item in items:
-        if isinstance(item, (Ref, Tensor)):
-            yield item
-        elif isinstance(item, (dict, list, tuple)) and item:  # not Mapping: asking for that is slow
-            yield from _cargo(item.values() if isinstance(item, dict) else item)
+from feddag.weights import ClientId, Ref, Weights, part_of
 
 
 @dataclass(frozen=True)
@@ -176,7 +93,7 @@ class Engine(ABC):
     def begin_round(self, round: int) -> None:  # noqa: B027 - most engines have something to forget, none must
         """References handed out before now are no longer needed; who is here may be looked up afresh."""
 
-    def events(self) -> list[str]:
+    def events(self) -> list[Event]:
         """What happened on the way since this was last asked, beside missing answers: nodes lost, found, refused."""
         return []
 
@@ -200,6 +117,9 @@ class Traffic:
     up: Counter[str] = field(default_factory=Counter)
     down: Counter[str] = field(default_factory=Counter)
     samples: Counter[str] = field(default_factory=Counter)
+    """Samples that passed through training."""
+    scored: Counter[str] = field(default_factory=Counter)
+    """Samples that only passed forward: a method's own scoring, not the run's measurements."""
     up_by_client: Counter[ClientId] = field(default_factory=Counter)
     down_by_client: Counter[ClientId] = field(default_factory=Counter)
     samples_by_client: Counter[ClientId] = field(default_factory=Counter)
@@ -217,6 +137,7 @@ class Federation:
         truth: Mapping[ClientId, int] | None = None,
         held_out: Iterable[ClientId] = (),
         minimum: int = 0,
+        rounds: int = 0,
     ) -> None:
         self._engine = engine
         self._model = model
@@ -226,9 +147,12 @@ class Federation:
         self._forms = {_form(model.initial_weights(seed, "form"))}
         self._exchange = 0
         self._counting = True
+        self._told: list[Event] = []
         self.participation = participation
         self.truth = truth
-        """The true group of each client; known in simulation only, for yardsticks that say so."""
+        """The true group of each client: for a method that `needs_truth`, in simulation only."""
+        self.rounds = rounds
+        """How many rounds there will be."""
         self.round = 0
         """0 while the method starts, then 1, 2, ..."""
         self.phase = "train"
@@ -260,6 +184,15 @@ class Federation:
     def rng(self, *names: str | int) -> np.random.Generator:
         """Randomness for the server's own choices, by name and round."""
         return rng(self._seed, "server", *names, self.round)
+
+    def tell(self, kind: EventKind, text: str, clients: Iterable[ClientId] = ()) -> None:
+        """Say what happened to clients, for whoever reads the history."""
+        self._told.append(Event(kind, tuple(clients), text))
+
+    def events(self) -> list[Event]:
+        """What the engine and the method told since this was last asked."""
+        told, self._told = self._told, []
+        return [*self._engine.events(), *told]
 
     def put(self, weights: Weights) -> Ref:
         """Hand weights over once; jobs then carry the reference."""
@@ -310,11 +243,12 @@ class Federation:
         shapes = step.shapes(self._model)
         if shapes is not None and shapes != {name: tuple(array.shape) for name, array in result.arrays.items()}:
             return False
-        if result.weights is None:
+        sent = [*result.more.values(), *([] if result.weights is None else [result.weights])]
+        if not sent:
             return True
         whole = not step.parts
-        known = (frozenset(entry for entry in form if whole or _part(entry[0]) in step.parts) for form in self._forms)
-        return _form(result.weights) in list(known)
+        known = [frozenset(entry for entry in form if whole or part_of(entry[0]) in step.parts) for form in self._forms]
+        return all(_form(weights) in known for weights in sent)
 
     def _count(self, jobs: Sequence[Job], replies: Sequence[Reply]) -> None:
         traffic = self.traffic
@@ -322,22 +256,19 @@ class Federation:
         for job in jobs:
             sent: set[Ref] = set()  # each distinct set of weights travels once, for the first step that needs it
             for step in job.steps:
-                cargo = [item for item in step.cargo() if not isinstance(item, Ref) or item not in sent]
-                weight = sum(item.nbytes for item in dict.fromkeys(cargo))
+                payload = [item for item in step.payload() if not isinstance(item, Ref) or item not in sent]
+                weight = sum(item.nbytes for item in dict.fromkeys(payload))
                 traffic.down[step.phase or self.phase] += weight
-                sent.update(item for item in cargo if isinstance(item, Ref))
+                sent.update(item for item in payload if isinstance(item, Ref))
                 traffic.down_by_client[job.client] += weight
         for reply in replies:
             for step, result in zip(steps[reply.client], reply.results, strict=True):
                 traffic.up[step.phase or self.phase] += result.nbytes
                 traffic.samples[step.phase or self.phase] += result.samples
+                traffic.scored[step.phase or self.phase] += result.scored
                 traffic.samples_by_client[reply.client] += result.samples
             traffic.up[self.phase] += NUMBER_BYTES  # the sample count
             traffic.up_by_client[reply.client] += reply.nbytes
-
-
-def _part(name: str) -> str:
-    return name.partition(".")[0]
 
 
 def _form(weights: Weights) -> frozenset[tuple[str, tuple[int, ...], torch.dtype]]:
@@ -345,26 +276,6 @@ def _form(weights: Weights) -> frozenset[tuple[str, tuple[int, ...], torch.dtype
 
 
 def _is_finite(result: Result) -> bool:
-    tensors = [*(result.weights or {}).values(), *result.arrays.values()]
     return all(map(math.isfinite, result.numbers.values())) and all(  # NumPy: for small arrays thrice as fast as torch
-        bool(np.isfinite(tensor.numpy()).all()) for tensor in tensors
+        bool(np.isfinite(tensor.numpy()).all()) for tensor in result.tensors()
     )
-
-
-def digest(weights: Weights) -> str:
-    """A fingerprint of the content: equal names, shapes and bytes give the same one.
-
-    >>> digest({"w": torch.zeros(2)}) == digest({"w": torch.zeros(2)}) != digest({"w": torch.ones(2)})
-    True
-    """
-    hasher = hashlib.blake2b(digest_size=16)
-    for name in sorted(weights):
-        tensor = weights[name].detach().cpu().contiguous()
-        hasher.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        hasher.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return hasher.hexdigest()
-
-
-def nbytes(weights: Weights) -> int:
-    """Bytes these weights take on the wire."""
-    return sum(tensor.nbytes for tensor in weights.values())

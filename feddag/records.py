@@ -79,6 +79,42 @@ class RoundRecord(TypedDict):
     seconds: NotRequired[float]
 
 
+class Diagnostics(TypedDict, total=False):
+    """What a method may tell about its clusters, for a report. Every part is optional, and shown where it is there.
+
+    Arrays are NumPy's. `distances` and `views` are condensed: the pairs (0, 1), (0, 2), ... of `clients`.
+    """
+
+    clients: list[int]
+    """Who was compared with whom; the order of all that follows."""
+    labels: Any
+    """The cluster of each of them."""
+    distances: Any
+    views: dict[str, Any]
+    """Distances by each signal alone, which `distances` was made of."""
+    weights: dict[str, Any]
+    """How much each view counted for each client."""
+    merges: Any
+    """The tree of merges as SciPy's linkage has it: two nodes, height, size."""
+    threshold: float
+    """The height at which it was cut."""
+    noise: float
+    """The scatter of distances between like clients."""
+    candidates: Any
+    """Other thresholds: alpha, clusters, loss."""
+    scores: Any
+    """Learners x sources: how much a cluster has to give to another."""
+    edges: Any
+    graph: list[tuple[int, int]]
+    """(learner, source) pairs of clusters that learn from each other now."""
+    counts: dict[int, Any]
+    """How many samples of each class each client says it holds."""
+    class_counts: Any
+    """The same from the data, where they were divided here: clients x classes."""
+    classes: tuple[str, ...] | None
+    """What the classes are called."""
+
+
 class ClusteringScores(TypedDict):
     """How good clusters are, beside the true ones and by the classes that their clients hold."""
 

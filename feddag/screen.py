@@ -4,6 +4,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from feddag.experiment import Experiment
-from feddag.history import Record
-from feddag.run import Observer
+from feddag.records import ResultRecord, RoundRecord
+from feddag.runner.loop import Observer
 
 SHADES = " ·░▒▓█"
 PLAIN_PROGRESS_LINES = 10
@@ -62,7 +63,7 @@ def progress(console: Console, title: str, rounds: int) -> Iterator[Observer]:
     if not console.is_terminal:
         every = max(1, rounds // PLAIN_PROGRESS_LINES)
 
-        def report(record: Record) -> None:
+        def report(record: RoundRecord) -> None:
             if record["round"] % every == 0 or record["round"] == rounds:
                 say(console, f"{title}: round {record['round']}/{rounds}, accuracy {record['accuracy']['mean']:.3f}")
 
@@ -88,7 +89,7 @@ RESULT_COLUMNS = (
 )
 
 
-def result_row(results: Sequence[Record]) -> list[str]:
+def result_row(results: Sequence[ResultRecord]) -> list[str]:
     """One method's line of the closing table, over the seeds it was run with."""
 
     def over_seeds(values: Sequence[float | None], digits: int = 3) -> str:
@@ -98,8 +99,8 @@ def result_row(results: Sequence[Record]) -> list[str]:
         spread = f" ± {np.std(known, ddof=1):.{digits}f}" if len(known) > 1 and digits == 3 else ""
         return f"{np.mean(known):.{digits}f}{spread}"
 
-    def groups(name: str) -> str:
-        counts = [len(set(result[name])) for result in results if result[name] is not None]
+    def groups(name: Literal["clusters", "truth"]) -> str:
+        counts = [len(set(known)) for result in results if (known := result[name]) is not None]
         return "/".join(str(count) for count in sorted(set(counts))) if counts else "-"
 
     return [
@@ -116,7 +117,7 @@ def result_row(results: Sequence[Record]) -> list[str]:
     ]
 
 
-def show_results(console: Console, results: Sequence[Record], experiment: Experiment) -> None:
+def show_results(console: Console, results: Sequence[ResultRecord], experiment: Experiment) -> None:
     """The closing table: a line a method."""
     methods = list(dict.fromkeys(result["method"] for result in results))
     rows = [result_row([result for result in results if result["method"] == method]) for method in methods]
@@ -129,18 +130,21 @@ def show_results(console: Console, results: Sequence[Record], experiment: Experi
         say(console, f"some answers of clients were missing in: {', '.join(dropped)}; history.jsonl says why")
 
 
-def show_clustering(console: Console, result: Record) -> None:
+def show_clustering(console: Console, result: ResultRecord) -> None:
     """One line on the groups that the method made, if it made any."""
     scores = result.get("clustering")  # older results have none
     if scores is None:
         return
-    names = {"ari": "ARI", "rand": "Rand", "silhouette_classes": "silhouette by classes", "was": "WAS", "wadb": "WADB"}
-    shown = [f"{name} {'-' if scores[key] is None else format(scores[key], '.3f')}" for key, name in names.items()]
+    named = {
+        **{"ARI": scores["ari"], "Rand": scores["rand"], "silhouette by classes": scores["silhouette_classes"]},
+        **{"WAS": scores["was"], "WADB": scores["wadb"]},
+    }
+    shown = [f"{name} {'-' if value is None else format(value, '.3f')}" for name, value in named.items()]
     true = "true unknown" if scores["true"] is None else f"{scores['true']} true"
     say(console, f"groups: {scores['found']} found, {true}; {', '.join(shown)}")
 
 
-def show_changes(console: Console, result: Record) -> None:
+def show_changes(console: Console, result: ResultRecord) -> None:
     """A line on the clients that joined last, and one on those that drifted, if there were any."""
     if unseen := result.get("accuracy_unseen"):
         tuned, placed = result.get("accuracy_unseen_finetuned"), result.get("unseen_placed_right")

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from feddag import native
-from feddag.client.work import LocalSettings
+from feddag.client.trainer import LocalSettings
 from feddag.data.clients import ClientData, lay_out
 from feddag.data.datasets import Dataset
 from feddag.data.partitions import Partition
 from feddag.data.shifts import Shift
-from feddag.engines.local import Workplace
+from feddag.engines.worker import Workplace
 from feddag.models import ModelSpec
 
 torch.set_num_threads(1)

@@ -249,7 +249,7 @@ def test_processes_that_share_a_folder_find_their_groups(tmp_path: Path) -> None
         (["sign", "nowhere.npz"], "nowhere.npz"),
         (["sign", "good.npz", "--classes", "2"], "good.npz: y holds labels from 0 to 2, allowed are 0 to 1"),
         (["sign", "good.npz", "--inputs", "row"], "inputs = 'row' is not allowed"),
-        (["sign", "good.npz", "-o", "nowhere/a.sig"], "cannot be used"),
+        (["sign", "good.npz", "-o", "good.npz/a.sig"], "cannot be used"),
         (["group", "good.sig", "bad.sig"], "'bad.sig' is not a signature"),
         (["group", "good.sig", "."], "'.' is not a signature"),
         (["group", "good.sig", "four.sig"], "client four.sig: its signature has vectors (4, 3, 3)"),

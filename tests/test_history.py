@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from feddag.errors import FeddagError
 from feddag.files import write_atomically
-from feddag.history import DamagedError, RunDirectory, load_tree, save_tree
+from feddag.runner.directory import DamagedError, RunDirectory, load_tree, save_tree
 
 leaves = st.one_of(
     *(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5)),
@@ -92,12 +92,16 @@ def test_the_newest_whole_checkpoint_is_used_and_older_ones_are_pruned(tmp_path:
         "client-000001-round-000003.safetensors",
         "client-000001-round-000005.safetensors",
     ]
-    tree, back = files.load_checkpoint() or ({}, {})
+    saved = files.load_checkpoint()
+    assert saved is not None
+    tree, back = saved.tree, saved.states
     assert tree["round"] == 5 and back[1] == (5, state(5))
 
     newest = tmp_path / "checkpoints" / "round-000005.safetensors"
     newest.write_bytes(newest.read_bytes()[:-2])
-    tree, back = files.load_checkpoint() or ({}, {})
+    saved = files.load_checkpoint()
+    assert saved is not None
+    tree, back = saved.tree, saved.states
     assert tree["round"] == 4 and back[1] == (3, state(3)) and back[0] == (4, state(4))
     files.rewind(tree)
     assert [record["round"] for record in files.read_history()] == [1, 2, 3, 4]

@@ -13,12 +13,14 @@ from rich.console import Console
 
 import feddag
 from feddag.cli import main
+from feddag.client.step import to_tensor
 from feddag.client.warmup import Sign
 from feddag.engines.local import LocalEngine
 from feddag.errors import FeddagError
-from feddag.history import RunDirectory
-from feddag.outcome import Accuracy, drift_report
+from feddag.records import Event, EventRecord
 from feddag.report import write_report
+from feddag.runner.directory import RunDirectory
+from feddag.runner.results import Accuracy, drift_report
 from feddag.screen import show_clustering
 
 QUICK = {"clients": 6, "groups": 3, "rounds": 4, "epochs": 1, "participation": 0.5, "workers": 1}
@@ -192,7 +194,7 @@ def test_loading_a_run_gives_its_models_back(tmp_path: Path, method: str) -> Non
     dataset = feddag.data.datasets.load("digits")
     partition = feddag.data.partitions.Partition.load(tmp_path / "kept/partition.npz")
     for client in (0, 3):
-        x = feddag.client.work.to_tensor(dataset.x_test[partition.test[client]], dataset.mean, dataset.std)
+        x = to_tensor(dataset.x_test[partition.test[client]], dataset.mean, dataset.std)
         y = torch.from_numpy(dataset.y_test[partition.test[client]])
         hits = loaded.model(client)(x).argmax(1) == y
         balanced = np.mean([hits[y == label].float().mean() for label in y.unique()])
@@ -236,7 +238,7 @@ def test_clients_come_and_go_between_rounds(in_tmp: Path, monkeypatch, stopped: 
             feddag.run(experiment, in_tmp / "r", observer=observer)
     run = feddag.run(experiment, in_tmp / "r", resume=stopped, observer=observer)
     assert [len(record["clients"]) for record in run.history] == [4, 4, 5, 5]
-    state = RunDirectory(in_tmp / "r").load_checkpoint()[0]["method"]
+    state = RunDirectory(in_tmp / "r").load_checkpoint().tree["method"]
     assert state["seen"] == [[0, 1, 2, 3], ["left", 3, 0], ["joined", 3, 4, 5]]
     assert run.result["participants"] == [1, 2, 3, 4, 5]
     assert len(run.accuracy.per_client) == 5
@@ -316,19 +318,23 @@ def test_own_data_own_model_and_own_method(in_tmp: Path) -> None:
         assert len(run.accuracy.per_client) == 3
 
 
+def drifted(client: int) -> EventRecord:
+    return Event("drift", (client,), "...").as_record()
+
+
 def test_all_clients_may_drift() -> None:
     history = [
-        {"clients": [0, 1], "per_client": [0.5, 0.7], "round": 1},
-        {"clients": [0, 1], "per_client": [0.1, 0.3], "round": 2},
+        {"clients": [0, 1], "per_client": [0.5, 0.7], "round": 1, "events": [drifted(1)]},
+        {"clients": [0, 1], "per_client": [0.1, 0.3], "round": 2, "events": [drifted(0)]},
     ]
-    told = drift_report(history, 2, drifting=[0, 1], others=[], alarms={0: [2], 1: [1]})
+    told = drift_report(history, 2, drifting=[0, 1], others=[])
     assert told["accuracy_drifting"] == {"before": 0.6, "at": 0.2, "after": 0.2} and told["accuracy_others"] == {}
     assert (told["noticed"], told["missed"], told["false_alarms"]) == (1, 1, 1)
 
 
 def test_a_stage_in_which_nobody_is_scored_is_left_out() -> None:
-    history = [{"clients": [0, 1], "per_client": [None, 0.5], "round": number} for number in (1, 2)]
-    told = drift_report(history, 2, drifting=[0], others=[1], alarms={})
+    history = [{"clients": [0, 1], "per_client": [None, 0.5], "round": number, "events": []} for number in (1, 2)]
+    told = drift_report(history, 2, drifting=[0], others=[1])
     assert told["accuracy_drifting"] == {} and told["accuracy_others"] == {"before": 0.5, "at": 0.5, "after": 0.5}
 
 

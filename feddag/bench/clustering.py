@@ -19,14 +19,14 @@ from sklearn.metrics import adjusted_rand_score
 
 from feddag.bench.common import CLASSES, in_own_process, made_up, native_network, peak_mb, shared_out, shown
 from feddag.bench.train import MODELS
-from feddag.client.evaluate import count_correct, count_correct_natively
 from feddag.client.signature import Signature
+from feddag.client.step import Client, to_tensor
+from feddag.client.trainer import LocalSettings, make_trainer
 from feddag.client.warmup import Sign
-from feddag.client.work import Client, LocalSettings, to_tensor
 from feddag.errors import FeddagError
-from feddag.federation import Ref
 from feddag.rng import rng
 from feddag.server.grouping import group
+from feddag.weights import Ref
 
 Row = dict[str, Any]
 
@@ -138,7 +138,7 @@ def client_table(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def _client_row(name: str, samples: int, repeat: int) -> Row:
-    spec, network = MODELS[name], native_network(MODELS[name])
+    spec = MODELS[name]
     data = shared_out(made_up(samples, spec.shape), [samples])
     x, y = data.samples(0)
     weights = spec.initial_weights(0, "model")
@@ -146,22 +146,19 @@ def _client_row(name: str, samples: int, repeat: int) -> Row:
         id=0,
         x=to_tensor(x, [128.0] * spec.shape[0], [40.0] * spec.shape[0]),
         y=torch.from_numpy(y.copy()),
-        model=spec.build(),
-        network=network,
+        trainer=make_trainer(spec, native_network(spec)),
         settings=LocalSettings(),
         num_classes=CLASSES,
         fetch=lambda ref: weights,
         score=lambda weights: torch.zeros(0),
+        test_samples=lambda: (torch.zeros(0), torch.zeros(0)),
         seed=0,
         moment=(0, 0),
     )
     sign = Sign(Ref("start", 0), steps=20, sparsity=0.02)
 
     def evaluate() -> None:
-        if network is None:
-            count_correct(client.model, weights, client.x, client.y, CLASSES)
-        else:
-            count_correct_natively(network, weights, client.x, client.y, CLASSES)
+        client.counts(weights)
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a client's work is one thread's, both ways

@@ -11,14 +11,16 @@ import torch
 
 from feddag.bench.common import CLASSES, CORES, made_up, native_network, shared_out, shown
 from feddag.bench.peers import LR, MOMENTUM, batches, one_epoch
-from feddag.client.train import only
-from feddag.client.work import LocalSettings, to_tensor
+from feddag.client.step import to_tensor
+from feddag.client.trainer import LocalSettings
 from feddag.data.clients import ClientData
-from feddag.engines.local import LocalEngine, Workplace
-from feddag.federation import Federation, Weights
+from feddag.engines.local import LocalEngine
+from feddag.engines.worker import Workplace
+from feddag.federation import Federation
 from feddag.methods.feddag import HEAD, PRIMARY, SECONDARY, FedDAG, FedDAGSettings
 from feddag.models import ModelSpec
 from feddag.server.aggregate import mean_of
+from feddag.weights import Weights, only
 
 SPEC = ModelSpec("lenet5", (1, 28, 28), CLASSES, encoders=2)
 WAYS = ("naive", "torch", "native")

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from feddag.bench.common import shown
-from feddag.engines.flower.launch import HOST, LocalFederation, up
+from feddag.deploy.launch import HOST, LocalFederation, up
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
-from feddag.federation import Weights, digest
-from feddag.history import RunDirectory
-from feddag.run import Run, run
+from feddag.runner.directory import RunDirectory
+from feddag.runner.run import Run, load, run
+from feddag.weights import Weights, digest
 
 CLIENTS, ROUNDS = 4, 6
 COLUMNS = ("engine", "s/round", "first round s", "KB up", "KB down", "of it payload", "start and end s")
@@ -112,7 +112,7 @@ def _runs(experiment: Experiment, folder: Path) -> Iterator[tuple[str, Run, dict
         here.follow(files)
     per_round = CLIENTS * ROUNDS
     wire = {"bytes_up": relay.up / per_round, "bytes_down": relay.down / per_round}
-    yield "Flower, 4 nodes", Run(files.path, experiment, files.read_result() or {}), wire
+    yield "Flower, 4 nodes", load(files.path), wire
     yield "Flower, Ray", up(experiment, folder / "ray", simulation=True), {}
 
 
@@ -140,6 +140,7 @@ def _figures(finished: Run, wall_seconds: float) -> dict[str, float]:
 
 
 def _weights(finished: Run) -> Weights:
-    tree, _ = RunDirectory(finished.directory).load_checkpoint() or ({}, {})
-    weights: Weights = tree["method"]["weights"]
+    saved = RunDirectory(finished.directory).load_checkpoint()
+    assert saved is not None
+    weights: Weights = saved.tree["method"]["weights"]
     return weights

@@ -21,7 +21,7 @@ from feddag.engines.local import LocalEngine
 from feddag.experiment import Experiment
 from feddag.federation import Federation, Job
 from feddag.files import write_atomically
-from feddag.run import prepare
+from feddag.runner.run import prepare
 from feddag.server.clustering import Tree
 from feddag.server.grouping import Grouping, group
 

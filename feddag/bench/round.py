@@ -30,16 +30,19 @@ from feddag import __version__
 from feddag.bench import peers
 from feddag.bench.common import CORES, made_up, native_network, shared_out, shown
 from feddag.bench.train import MODELS
-from feddag.client.evaluate import count_correct, mean_loss
-from feddag.client.work import LocalSettings, to_tensor
+from feddag.client.evaluate import mean_loss
+from feddag.client.step import to_tensor
+from feddag.client.trainer import LocalSettings, TorchTrainer
 from feddag.data.clients import ClientData
 from feddag.data.datasets import load
-from feddag.engines.local import LocalEngine, Workplace
+from feddag.engines.local import LocalEngine
+from feddag.engines.worker import Workplace
 from feddag.errors import FeddagError
-from feddag.federation import Federation, Weights
+from feddag.federation import Federation
 from feddag.files import write_atomically
 from feddag.methods.base import MethodSettings
 from feddag.methods.fedavg import FedAvg
+from feddag.weights import Weights
 
 CASES = (("M1", 10), ("M1", 64), ("mlp", 10))
 YARDSTICK = "feddag native"
@@ -112,7 +115,7 @@ def _measure(
     x, y = to_tensor(data.x, data.mean, data.std), torch.from_numpy(data.y)
 
     def loss(weights: Weights) -> float:
-        return mean_loss(count_correct(spec.build(), weights, x, y, spec.num_classes))
+        return mean_loss(TorchTrainer(spec).score(weights, x, y))
 
     def run(name: str, folder: Path) -> Outcome:
         if name in peers.PEERS:

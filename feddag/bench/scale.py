@@ -26,10 +26,10 @@ import numpy as np
 
 from feddag import native
 from feddag.bench.common import CORES, in_own_process, made_up, peak_mb, shown
-from feddag.client import train
+from feddag.client import trainer
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
-from feddag.run import run
+from feddag.runner.run import run
 
 PARTICIPANTS = 20
 COLUMNS = (
@@ -107,7 +107,7 @@ class Stopwatch:
 
 def run_case(case: Case) -> dict[str, Any]:
     """Measure a case in this process; `peak_mb` is the most this process ever held."""
-    training = Stopwatch(train.train_natively)
+    training = Stopwatch(trainer.NativeTrainer.fit)
     moments: list[tuple[float, float]] = []  # at the end of each round: the time, and seconds in training so far
     with tempfile.TemporaryDirectory(prefix="feddag-bench-") as folder:
         pixels = made_up(case.clients * case.samples, case.shape)
@@ -125,7 +125,7 @@ def run_case(case: Case) -> dict[str, Any]:
             finetune=False,
             workers=CORES,
         )
-        train.train_natively = training
+        trainer.NativeTrainer.fit = lambda *given, **named: training(*given, **named)  # type: ignore[method-assign]
         try:
             began = time.perf_counter()
             run(
@@ -134,7 +134,7 @@ def run_case(case: Case) -> dict[str, Any]:
                 observer=lambda record: moments.append((time.perf_counter(), training.seconds)),
             )
         finally:
-            train.train_natively = training._function  # noqa: SLF001
+            trainer.NativeTrainer.fit = training._function  # type: ignore[method-assign]  # noqa: SLF001
     times, inside = np.diff(moments, axis=0).T
     outside = np.maximum(0.0, times - inside / CORES) if native.available() else None
     seconds = statistics.median(times.tolist())

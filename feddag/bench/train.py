@@ -30,14 +30,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from feddag import native
 from feddag.bench.common import CLASSES, CORES, made_up, native_network, shared_out, shown
 from feddag.bench.peers import LR, MOMENTUM, Shape, batches, one_epoch
+from feddag.client.step import to_tensor
 from feddag.client.train import Train
-from feddag.client.work import LocalSettings, to_tensor
+from feddag.client.trainer import LocalSettings
 from feddag.data.clients import ClientData
-from feddag.engines.local import LocalEngine, Workplace
+from feddag.engines.local import LocalEngine
+from feddag.engines.worker import Workplace
 from feddag.errors import FeddagError, nearest
-from feddag.federation import Job, Weights
+from feddag.federation import Job
 from feddag.models import Dropout, ModelSpec
 from feddag.rng import rng
+from feddag.weights import Weights
 
 CENTRAL_BATCH = 512
 Way = Callable[[Sequence[int]], None]

@@ -1,19 +1,14 @@
-"""How good a model is on samples: counted per class, so that any client's score can be put together from counts."""
+"""How good models are on a client's samples: counted per class, so that any score can be put together from counts."""
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
-from feddag import native
-from feddag.client.train import load_weights
-from feddag.client.work import Client
-from feddag.federation import ModelSource, Result, Step, Weights
+from feddag.client.step import Client, Result, Step
 from feddag.models import ModelSpec
-
-EVALUATION_BATCH = 512
+from feddag.weights import ModelSource, Own, Ref
 
 
 @dataclass(frozen=True)
@@ -25,37 +20,58 @@ class Evaluate(Step):
     def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
         return {"counts": (model.num_classes, 3)}
 
+    def only_scores(self) -> Ref | Own | None:
+        return self.model if isinstance(self.model, Ref | Own) else None
+
     def run(self, client: Client) -> Result:
-        return Result(arrays={"counts": client.score(client.weights(self.model))})
+        counts = client.score(client.weights(self.model))
+        return Result(arrays={"counts": counts}, scored=int(counts[:, 1].sum()))
 
 
-def on_own_samples(client: Client, weights: Weights) -> Tensor:
-    """The same counts on the client's training samples."""
-    samples = client.x, client.y, client.num_classes
-    if client.network is not None:
-        return count_correct_natively(client.network, weights, *samples)
-    return count_correct(client.model, weights, *samples)
+@dataclass(frozen=True)
+class Choose(Step):
+    """The model with the least loss on the client's training samples: later steps of the job go on from it.
+
+    Sent are the mean loss of each, and which one was chosen (the first of equals).
+    """
+
+    models: tuple[ModelSource, ...]
+
+    def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
+        return {"losses": (len(self.models),), "chosen": (1,)}
+
+    def run(self, client: Client) -> Result:
+        candidates = [client.weights(source) for source in self.models]
+        losses = torch.stack([client.counts(weights)[:, 2].sum() for weights in candidates]) / len(client.y)
+        chosen = int(losses.argmin())
+        client.current = candidates[chosen]
+        return Result(
+            arrays={"losses": losses, "chosen": torch.tensor([chosen])}, scored=len(candidates) * len(client.y)
+        )
 
 
-def count_correct(model: nn.Module, weights: Weights, x: Tensor, y: Tensor, num_classes: int) -> Tensor:
-    """A num_classes x 3 table in float64: correct, samples, summed cross-entropy of each class."""
-    load_weights(model, weights)
-    model.eval()
-    table = torch.zeros(num_classes, 3, dtype=torch.float64)
-    with torch.inference_mode():
-        for inputs, labels in zip(torch.split(x, EVALUATION_BATCH), torch.split(y, EVALUATION_BATCH), strict=True):
-            scores = model(inputs)
-            losses = functional.cross_entropy(scores, labels, reduction="none")
-            hits = scores.argmax(dim=1) == labels
-            table.index_add_(0, labels, torch.stack([hits, torch.ones_like(hits), losses], dim=1).double())
-    return table
+@dataclass(frozen=True)
+class EvaluateMixture(Step):
+    """Score the mean of several models' class probabilities, weighted by `shares`, on the client's test samples."""
 
+    models: tuple[ModelSource, ...]
+    shares: tuple[float, ...]
 
-def count_correct_natively(network: native.Network, weights: Weights, x: Tensor, y: Tensor, num_classes: int) -> Tensor:
-    """The same as `count_correct` up to rounding, in C++."""
-    arrays = {name: value.numpy() for name, value in weights.items()}
-    columns = native.evaluate(network, arrays, native.samples(x), y.numpy(), num_classes)
-    return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
+    def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
+        return {"counts": (model.num_classes, 3)}
+
+    def run(self, client: Client) -> Result:
+        x, y = client.test_samples()
+        mixed = sum(
+            share * functional.softmax(client.trainer.logits(client.weights(model), x).double(), dim=1)
+            for model, share in zip(self.models, self.shares, strict=True)
+        )
+        assert isinstance(mixed, Tensor)
+        losses = -mixed[torch.arange(len(y)), y].clamp(min=1e-12).log()
+        hits = mixed.argmax(dim=1) == y
+        counts = torch.zeros(client.num_classes, 3, dtype=torch.float64)
+        counts.index_add_(0, y, torch.stack([hits, torch.ones_like(hits), losses], dim=1).double())
+        return Result(arrays={"counts": counts}, scored=len(self.models) * len(y))
 
 
 def balanced_accuracies(counts: Tensor) -> list[float]:

@@ -13,6 +13,7 @@ from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
 from feddag.errors import FeddagError
+from feddag.files import write_atomically
 from feddag.rng import rng
 
 Inputs = Literal["standardised", "raw"]
@@ -68,10 +69,7 @@ class Signature:
 
     def save(self, path: str | Path) -> None:
         """Write it as one safetensors file, whole or not at all."""
-        target = Path(path)
-        temporary = target.with_name(f".{target.name}.tmp")
-        temporary.write_bytes(save(vars(self)))
-        temporary.replace(target)
+        write_atomically(Path(path), save(vars(self)))
 
     @classmethod
     def load(cls, path: str | Path) -> "Signature":

@@ -1,18 +1,23 @@
-"""Local training: in PyTorch, the reference that every faster trainer must agree with, or natively."""
+"""Local training as a step, and the batches it goes through."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional
 
-from feddag import native
-from feddag.client.work import Client, LocalSettings
-from feddag.federation import ModelSource, Ref, Result, Step, Weights
-from feddag.models import DualEncoder, seed_dropout
+from feddag.client.step import Client, Result, Step
+from feddag.client.trainer import LocalSettings, Penalty, Pull
+from feddag.weights import ModelSource, only
+
+
+class Anchor(NamedTuple):
+    """A pull of strength / 2 * ||w - to||^2 towards other weights, on some parts (all, if none is named)."""
+
+    to: ModelSource
+    strength: float
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -20,65 +25,62 @@ class Train(Step):
     """Train a model on the client's samples by SGD.
 
     Only `parts` (all if none is named) are trained and sent; the others stand still: no gradient, no weight decay,
-    dropout off. `secondary` takes that part from elsewhere. `balanced` draws every class equally often. `diversity`
-    weighs FedDAG's Eq. 42. `proximal` pulls the weights towards where they started (FedProx's mu). `keep` remembers
-    the result on the client under that name; `send = False` keeps it from travelling back.
+    dropout off. `balanced` draws every class equally often. `anchors` pull the weights towards others. `epochs`,
+    `steps` and `lr` differ from the experiment's where given. `sample_weights` names what an earlier step of the job
+    left in the client's `scratch`: a weight for each sample. `losses` sends the loss of every SGD step. `keep`
+    remembers the result on the client under that name; `send = False` keeps it from travelling back.
     """
 
     model: ModelSource = None
     parts: tuple[str, ...] = ()
-    secondary: Ref | None = None
     balanced: bool = False
-    diversity: float = 0.0
+    anchors: tuple[Anchor, ...] = ()
+    epochs: int | None = None
+    steps: int | None = None
+    lr: float | None = None
+    sample_weights: str | None = None
+    losses: bool = False
     phase: str | None = None
-    proximal: float = 0.0
     keep: str | None = None
     send: bool = True
 
     def run(self, client: Client) -> Result:
         start = client.weights(self.model)
-        if self.secondary is not None:
-            start = start | client.weights(self.secondary)
-        batches = list(draw_batches(len(client.y), client.settings, client.rng("batches")))
+        settings = self.settings(client.settings)
+        batches = list(draw_batches(len(client.y), settings, client.rng("batches")))
         if self.balanced:
             everything = np.arange(len(client.y))
             batches = balanced_batches(client.y.numpy(), everything, list(map(len, batches)), client.rng("balance"))
-        trained, losses = fit(
-            client, start, batches, trainable=self.parts, proximal=self.proximal, diversity=self.diversity
+        pulls = [Pull(client.weights(to), strength, tuple(parts)) for to, strength, parts in self.anchors]
+        trained, losses = client.fit(
+            start,
+            batches,
+            settings,
+            parts=self.parts,
+            pulls=pulls,
+            sample_weights=None if self.sample_weights is None else client.scratch[self.sample_weights],
+            penalty=self.penalty(),
         )
         client.current = trained
         if self.keep is not None:
-            client.keep(self.keep, trained)
+            client.keep(self.keep, only(trained, self.parts))
         return Result(
             weights=only(trained, self.parts) if self.send else None,
             numbers={"loss": float(losses.numpy().mean())},
+            arrays={"losses": losses.double()} if self.losses else {},
             samples=sum(map(len, batches)),
         )
 
+    def settings(self, usual: LocalSettings) -> LocalSettings:
+        """The experiment's settings but for what this step says."""
+        given = {name: value for name in ("epochs", "steps", "lr") if (value := getattr(self, name)) is not None}
+        if "epochs" in given:
+            given.setdefault("steps", None)
+        return replace(usual, **given) if given else usual
 
-def fit(
-    client: Client,
-    start: Weights,
-    batches: list[NDArray[np.int64]],
-    *,
-    trainable: tuple[str, ...] = (),
-    proximal: float = 0.0,
-    diversity: float = 0.0,
-) -> tuple[Weights, Tensor]:
-    """Train on the client's samples in the given batches, natively where that is possible."""
-    work = (start, client.x, client.y, batches, client.settings, client.key("dropout"), proximal, trainable)
-    if client.network is None or diversity:  # Eq. 42 has no native form
-        return train(client.model, *work, diversity)
-    return train_natively(client.network, *work)
-
-
-def only(weights: Weights, parts: tuple[str, ...]) -> Weights:
-    """The weights of some parts; of all, if none is named.
-
-    >>> only({"encoder.w": torch.zeros(1), "head.w": torch.ones(1)}, ("head",))
-    {'head.w': tensor([1.])}
-    """
-    return {name: value for name, value in weights.items() if not parts or name.partition(".")[0] in parts}
+    def penalty(self) -> Penalty | None:
+        """What a method's own kind of training adds to the loss (PyTorch then does the work); None for nothing."""
+        return None
 
 
 def balanced_batches(
@@ -117,106 +119,3 @@ def draw_batches(samples: int, settings: LocalSettings, rng: np.random.Generator
             order = rng.permutation(samples)
         start = step % per_epoch * settings.batch_size
         yield order[start : start + settings.batch_size]
-
-
-def train(
-    model: nn.Module,
-    start: Weights,
-    x: Tensor,
-    y: Tensor,
-    batches: list[NDArray[np.int64]],
-    settings: LocalSettings,
-    dropout_key: int = 0,
-    proximal: float = 0.0,
-    trainable: tuple[str, ...] = (),
-    diversity: float = 0.0,
-) -> tuple[Weights, Tensor]:
-    """SGD with momentum and weight decay on mean cross-entropy; returns the new weights and the loss of every step."""
-    pool_first(model)
-    load_weights(model, start)
-    seed_dropout(model, dropout_key)
-    model.train()
-    for name, part in model.named_children():
-        part.train(not trainable or name in trainable)
-    named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
-    parameters = [parameter for name, parameter in named if not trainable or name.partition(".")[0] in trainable]
-    anchor = [parameter.detach().clone() for parameter in parameters] if proximal else []
-    optimiser = torch.optim.SGD(
-        parameters, settings.lr, settings.momentum, weight_decay=settings.weight_decay, fused=True
-    )
-    losses = torch.empty(len(batches))
-    with torch.random.fork_rng(devices=[]):  # a user's own random layers draw from torch's global generator
-        torch.manual_seed(dropout_key % 2**63)
-        for step, batch in enumerate(batches):
-            index = torch.from_numpy(batch)
-            loss = functional.cross_entropy(model(x[index]), y[index])
-            objective = loss + diversity * alignment(model, x[index]) if diversity else loss
-            for parameter, slope in zip(parameters, torch.autograd.grad(objective, parameters), strict=True):
-                parameter.grad = slope
-            if proximal:
-                with torch.no_grad():  # the gradient of mu / 2 * ||w - w_start||^2
-                    for parameter, origin in zip(parameters, anchor, strict=True):
-                        if parameter.grad is not None:
-                            parameter.grad.add_(parameter - origin, alpha=proximal)
-            optimiser.step()
-            losses[step] = loss.detach()
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}, losses
-
-
-def pool_first(model: nn.Module) -> None:
-    """Put every max-pool before the ReLU that feeds it: the same values and gradients, and less work for ReLU.
-
-    >>> layers = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2))
-    >>> pool_first(layers)
-    >>> [type(layer).__name__ for layer in layers]
-    ['Conv2d', 'MaxPool2d', 'ReLU']
-    """
-    for part in model.modules():
-        if type(part) is nn.Sequential:
-            for i in range(len(part) - 1):
-                if type(part[i]) is nn.ReLU and type(part[i + 1]) is nn.MaxPool2d:
-                    part[i], part[i + 1] = part[i + 1], part[i]
-
-
-def train_natively(
-    network: native.Network,
-    start: Weights,
-    x: Tensor,
-    y: Tensor,
-    batches: list[NDArray[np.int64]],
-    settings: LocalSettings,
-    dropout_key: int = 0,
-    proximal: float = 0.0,
-    trainable: tuple[str, ...] = (),
-) -> tuple[Weights, Tensor]:
-    """The same as `train` up to rounding, in C++."""
-    job = native.Job(
-        network=network,
-        weights={name: value.numpy() for name, value in start.items()},
-        x=native.samples(x),
-        y=y.numpy(),
-        order=np.concatenate(batches),
-        batch_sizes=np.array([len(batch) for batch in batches]),
-        lr=settings.lr,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        proximal=proximal,
-        trainable=trainable or None,
-        dropout_key=dropout_key,
-    )
-    weights, losses = native.train(job)
-    return {name: torch.from_numpy(value) for name, value in weights.items()}, torch.from_numpy(losses)
-
-
-def alignment(model: nn.Module, x: Tensor) -> Tensor:
-    """FedDAG's Eq. 42: the mean squared cosine of what two encoders see."""
-    assert isinstance(model, DualEncoder)
-    cosines: Tensor = functional.cosine_similarity(*model.features(x), dim=1)
-    return (cosines**2).mean()
-
-
-def load_weights(model: nn.Module, weights: Weights) -> None:
-    """Copy weights into a network that is used again and again."""
-    with torch.no_grad():
-        for name, value in model.state_dict().items():
-            value.copy_(weights[name])

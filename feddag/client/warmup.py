@@ -2,16 +2,17 @@
 
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from feddag.client.signature import Inputs, Signature, signature, sparsified
-from feddag.client.train import balanced_batches, fit, only
-from feddag.client.work import Client
-from feddag.federation import Ref, Result, Step, Weights
+from feddag.client.step import Client, Result, Step
+from feddag.client.train import balanced_batches
 from feddag.models import ModelSpec
+from feddag.weights import Ref, Weights, only
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Sign(Step):
             generator = client.rng("warm-up", number)
             sizes = [client.settings.batch_size] * self.steps
             batches = balanced_batches(client.y.numpy(), half, sizes, generator)
-            trained.append(only(fit(client, start, batches, trainable=self.parts)[0], self.parts))
+            trained.append(only(client.fit(start, batches, parts=self.parts)[0], self.parts))
         mean = {
             name: torch.stack([half[name] for half in trained]).mean(0) if first.is_floating_point() else first
             for name, first in trained[0].items()
@@ -80,6 +81,9 @@ class Sign(Step):
             arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in told.items()},
             samples=2 * self.steps * client.settings.batch_size,
         )
+
+    def write_down(self, result: Result, folder: Path) -> None:
+        received(result).save(folder / "signature.safetensors")
 
 
 def received(result: Result) -> Signature:

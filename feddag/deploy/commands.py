@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from feddag.engines.flower.app import write_app
-from feddag.engines.flower.launch import up as run_up
+from feddag.deploy.app import write_app
+from feddag.deploy.launch import up as run_up
 from feddag.errors import FeddagError
 from feddag.experiment import parse_setting, read_experiment
 from feddag.files import free_directory
-from feddag.history import RunDirectory
+from feddag.runner.directory import RunDirectory
 from feddag.screen import progress, say, show_results
 
 app = typer.Typer(help="The same methods on a real federation of machines.", no_args_is_help=True)

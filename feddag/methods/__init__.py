@@ -6,12 +6,11 @@ A method of your own is named `module:Class` and needs no change in this package
 import importlib
 import inspect
 import pkgutil
-import sys
 from functools import cache
-from pathlib import Path
 
 from feddag.errors import FeddagError, nearest
 from feddag.methods.base import Method, MethodSettings
+from feddag.own_code import resolve
 
 __all__ = ["Method", "MethodSettings", "all_methods", "find_method"]
 
@@ -35,13 +34,7 @@ def all_methods() -> dict[str, type[Method]]:
 def find_method(name: str) -> type[Method]:
     """The method of that name, or of `module:Class`."""
     if ":" in name:
-        module, _, attribute = name.partition(":")
-        if str(Path.cwd()) not in sys.path:
-            sys.path.insert(0, str(Path.cwd()))
-        try:
-            found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError, TypeError) as error:
-            raise FeddagError(f"method = '{name}' could not be imported: {error}") from error
+        found: object = resolve("method", name)
         if not (isinstance(found, type) and issubclass(found, Method)):
             raise FeddagError(f"method = '{name}' is not a subclass of feddag.Method")
         if inspect.isabstract(found):

@@ -6,7 +6,9 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
-from feddag.federation import ClientId, Federation, Own, Weights
+from feddag.federation import Federation
+from feddag.records import Diagnostics
+from feddag.weights import ClientId, Served, Weights
 
 
 class MethodSettings(BaseModel):
@@ -19,7 +21,9 @@ class Method(ABC):
     """One federated algorithm.
 
     Everything a method remembers is a plain attribute (tensors, numbers, text, and lists and dicts of them) that does
-    not start with an underscore: that is what a checkpoint saves and a resumed run gets back.
+    not start with an underscore: that is what a checkpoint saves and a resumed run gets back. What starts with one is
+    made in `setup`, which both a new and a resumed run call. Models of single clients that the server holds belong into
+    `held`: each is a file of its own, written only when it changes.
     """
 
     name: ClassVar[str]
@@ -33,6 +37,10 @@ class Method(ABC):
 
     def __init__(self, settings: MethodSettings) -> None:
         self._settings = settings
+        self.held: dict[ClientId, Weights] = {}
+
+    def setup(self, federation: Federation) -> None:  # noqa: B027 - most methods have nothing to make
+        """Make what is not remembered. Called before `start`, and again before a stopped run goes on."""
 
     @abstractmethod
     def start(self, federation: Federation) -> None:
@@ -43,8 +51,8 @@ class Method(ABC):
         """One communication round with the sampled clients."""
 
     @abstractmethod
-    def model_of(self, client: ClientId) -> Weights | Own:
-        """The weights this client would use now: known here, or kept on the client's side."""
+    def model_of(self, client: ClientId) -> Served:
+        """What this client would use now: weights known here, its own, the best of several, or several together."""
 
     def sample(self, federation: Federation) -> list[ClientId]:
         """Who takes part in this round: a share of all clients, at least one, drawn without replacement."""
@@ -59,25 +67,17 @@ class Method(ABC):
     def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:  # noqa: B027
         """Clients have left for good."""
 
-    def news(self) -> list[str]:
-        """What happened to clients in this round that a reader of the history should know; said once."""
-        return []
-
     def clusters(self) -> dict[ClientId, int] | None:
         """The group of each client; None for a method that makes no groups."""
         return None
 
-    def alarms(self) -> dict[ClientId, list[int]]:
-        """The clients that the method took for drifted, each with the rounds in which it did."""
-        return {}
-
-    def evidence(self) -> dict[str, Any]:
-        """What led to the groups, as arrays, numbers and text, for a report."""
+    def diagnostics(self) -> Diagnostics:
+        """What led to the groups, for a report; every part is optional."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
         """All that the method remembers."""
-        return {name: value for name, value in vars(self).items() if not name.startswith("_")}
+        return {name: value for name, value in vars(self).items() if not name.startswith("_") and name != "held"}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Remember what `state_dict` gave."""

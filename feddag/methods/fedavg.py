@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+from feddag.client.step import Step
 from feddag.client.train import Train
-from feddag.federation import ClientId, Federation, Job, Ref, Replies, Step, Weights
+from feddag.federation import Federation, Job, Replies
 from feddag.methods.base import Method
 from feddag.server.aggregate import weighted_mean
+from feddag.weights import ClientId, Ref, Weights
 
 
 class FedAvg(Method):

@@ -2,10 +2,11 @@
 
 from pydantic import Field
 
-from feddag.federation import Federation, Replies, Weights
+from feddag.federation import Federation, Replies
 from feddag.methods.base import MethodSettings
 from feddag.methods.fedavg import FedAvg
 from feddag.server.aggregate import weighted_mean
+from feddag.weights import Weights
 
 
 class FedAvgM(FedAvg):

@@ -7,29 +7,31 @@ what each was measured to do.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from feddag.client.evaluate import on_own_samples
 from feddag.client.signature import Signature
-from feddag.client.train import Train, only
+from feddag.client.step import Client, Result, Step
+from feddag.client.train import Train
+from feddag.client.trainer import Penalty
 from feddag.client.warmup import Sign, received
-from feddag.client.work import Client
 from feddag.errors import FeddagError
-from feddag.federation import ClientId, Federation, Job, Ref, Reply, Result, Step, Weights
+from feddag.federation import Federation, Job, Reply
 from feddag.methods.base import Method, MethodSettings
-from feddag.models import ModelSpec
+from feddag.models import DualEncoder, ModelSpec
+from feddag.records import Diagnostics
 from feddag.rng import rng
 from feddag.server.aggregate import mean_of
 from feddag.server.clustering import Linkage
 from feddag.server.complement import Alignment, ComplementGraph, complement_graph, matched_classes
 from feddag.server.drift import classes_moved, loss_rose
 from feddag.server.grouping import Fusion, Grouping, group
+from feddag.weights import ClientId, Ref, Weights, only
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,28 @@ class Watch(Step):
         return {"counts": (model.num_classes,), "loss": (1,)}
 
     def run(self, client: Client) -> Result:
-        table = on_own_samples(client, client.weights(self.model))
+        table = client.counts(client.weights(self.model))
         counts = torch.bincount(client.y, minlength=client.num_classes).double()
-        return Result(arrays={"counts": counts, "loss": (table[:, 2].sum() / len(client.y)).reshape(1)})
+        return Result(
+            arrays={"counts": counts, "loss": (table[:, 2].sum() / len(client.y)).reshape(1)}, scored=len(client.y)
+        )
+
+
+@dataclass(frozen=True)
+class TrainDiversely(Train):
+    """Training that keeps what two encoders see apart."""
+
+    diversity: float = 0.0
+
+    def penalty(self) -> Penalty:
+        """Eq. 42: the mean squared cosine of what two encoders see."""
+
+        def penalty(model: nn.Module, x: Tensor) -> Tensor:
+            assert isinstance(model, DualEncoder)
+            cosines: Tensor = functional.cosine_similarity(*model.features(x), dim=1)
+            return self.diversity * (cosines**2).mean()
+
+        return penalty
 
 
 SHARPNESS = 4.0  # length of the common classifier's directions
@@ -145,7 +166,6 @@ class FedDAG(Method):
     Settings: ClassVar[type[MethodSettings]] = FedDAGSettings
     _settings: FedDAGSettings  # of an ablation, only the fields that it needs
     _grouping: Grouping | None = None
-    _happened: list[str] = []  # noqa: RUF012 - never changed in place
 
     # Warm-up and grouping, Algorithm 1 lines 1-14 ---------------------------------------------------------------------
 
@@ -179,7 +199,6 @@ class FedDAG(Method):
         """What a client uses that no group has taken in yet."""
         self.arrivals = 0
         self.watched: dict[ClientId, dict[str, Tensor]] = {}
-        self.alarmed: dict[ClientId, list[int]] = {}
 
     def _sign(
         self, federation: Federation, clients: Sequence[ClientId], first: Weights, *, later: bool = True
@@ -295,14 +314,11 @@ class FedDAG(Method):
         steps = []
         if primary:
             diversity = setting.diversity if self.encoders == 2 else 0.0
-            steps.append(
-                Train(own, parts=(PRIMARY, HEAD), balanced=setting.balanced, diversity=diversity, phase="primary")
-            )
+            common: dict[str, Any] = {"parts": (PRIMARY, HEAD), "balanced": setting.balanced, "phase": "primary"}
+            steps.append(TrainDiversely(own, **common, diversity=diversity) if diversity else Train(own, **common))
         if visiting is not None:
             beside = None if primary and setting.against == "own" else own
-            steps.append(
-                Train(beside, secondary=visiting, parts=(SECONDARY,), balanced=setting.balanced, phase="secondary")
-            )
+            steps.append(Train((beside, visiting), parts=(SECONDARY,), balanced=setting.balanced, phase="secondary"))
         return steps
 
     def _visiting(self, federation: Federation, clusters: Sequence[int]) -> dict[int, Ref]:
@@ -401,7 +417,7 @@ class FedDAG(Method):
         warmed = self._sign(federation, newcomers, first)
         for client, reply in warmed.items():
             self._place(federation, client, reply, first)
-            self._tell(f"client {client} joined cluster {self.labels[client]}")
+            federation.tell("join", f"client {client} joined cluster {self.labels[client]}", [client])
         self.arrivals += len(warmed)
         if 0 < self._settings.regroup_after <= self.arrivals:
             self._regroup(federation)
@@ -468,8 +484,7 @@ class FedDAG(Method):
             moved = (
                 f"moved from cluster {before} to {self.labels[client]}" if self.labels[client] != before else "stays"
             )
-            self._tell(f"client {client} drifted and {moved}")
-            self.alarmed.setdefault(client, []).append(federation.round)
+            federation.tell("drift", f"client {client} drifted and {moved}", [client])
             self.watched.pop(client, None)  # its next look is compared with its new signature and group
         # Whoever drifted and did not sign is compared with what it was before, and so asked again.
         self.watched = self.watched | {client: seen for client, seen in now.items() if client not in shifted}
@@ -502,7 +517,8 @@ class FedDAG(Method):
             used[label] = mean_of([self.used[self.labels[client]] for client in heirs], sizes)
             rounds_of[label] = max(self.rounds_of.get(self.labels[client], 0) for client in heirs)
             taught += [label] if any(self.labels[client] in self.taught for client in heirs) else []
-        self._tell(f"{len(present)} clients grouped anew: {len(self.models)} clusters became {len(models)}")
+        said = f"{len(present)} clients grouped anew: {len(self.models)} clusters became {len(models)}"
+        federation.tell("regroup", said, present)
         self.models, self.used, self.labels = models, used, labels
         self.rounds_of, self.taught = rounds_of, taught
         self.watched = {}  # losses under other models
@@ -510,13 +526,6 @@ class FedDAG(Method):
         self.founders, self.placed = present, []
         self.founding = {client: self.signatures[client] for client in present}
         self._grouping = grouping
-
-    def _tell(self, event: str) -> None:
-        self._happened = [*self._happened, event]
-
-    def news(self) -> list[str]:
-        told, self._happened = self._happened, []
-        return told
 
     # Who uses what ----------------------------------------------------------------------------------------------------
 
@@ -528,20 +537,18 @@ class FedDAG(Method):
     def clusters(self) -> dict[ClientId, int]:
         return self.labels
 
-    def alarms(self) -> dict[ClientId, list[int]]:
-        return self.alarmed
-
-    def evidence(self) -> dict[str, Any]:
+    def diagnostics(self) -> Diagnostics:
         """The grouping of the founders, what every client says it holds, and who learns from whom now."""
         grouping, first = self._known(), len(self.founders)
         arrays = grouping.to_arrays()
-        return arrays | {
+        now: Diagnostics = {
             "clients": list(self.founders),
             "labels": arrays["labels"][:first],
             "weights": {name: values[:first] for name, values in arrays["weights"].items()},
             "graph": list(self.graph) if self.sharing else [],
             "counts": {client: arrays["counts"] for client, arrays in self.signatures.items()},
         }
+        return cast("Diagnostics", arrays | now)
 
 
 class FedDAGStar(FedDAG):

@@ -2,10 +2,11 @@
 
 from pydantic import Field
 
-from feddag.client.train import Train
-from feddag.federation import Ref, Step
+from feddag.client.step import Step
+from feddag.client.train import Anchor, Train
 from feddag.methods.base import MethodSettings
 from feddag.methods.fedavg import FedAvg
+from feddag.weights import Ref
 
 
 class FedProx(FedAvg):
@@ -19,4 +20,4 @@ class FedProx(FedAvg):
     _settings: Settings
 
     def local_work(self, model: Ref) -> Step:
-        return Train(model, proximal=self._settings.mu)
+        return Train(model, anchors=(Anchor(model, self._settings.mu),))

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 
 from feddag.client.train import Train
-from feddag.federation import ClientId, Federation, Job, Own, Weights
+from feddag.federation import Federation, Job
 from feddag.methods.base import Method
+from feddag.weights import ClientId, Own, Weights
 
 MODEL = "model"
 

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from feddag.client.train import Train
-from feddag.federation import ClientId, Federation, Job, Weights
+from feddag.federation import Federation, Job
 from feddag.methods.base import Method
 from feddag.server.aggregate import weighted_mean
+from feddag.weights import ClientId, Weights
 
 
 class Oracle(Method):

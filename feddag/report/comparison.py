@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
-from feddag.history import Record
+from feddag.records import ResultRecord
 from feddag.report.left import Left
 from feddag.report.look import GREY, LEGEND, PALETTE, Figure, colour, faint, plain, symbol
 from feddag.report.run import Document, Section, drawn, section
@@ -39,7 +39,7 @@ def comparison_document(runs: Sequence[Left]) -> Document:
     }
 
 
-def _result(run: Left) -> Record:
+def _result(run: Left) -> ResultRecord:
     assert run.result is not None
     return run.result
 
@@ -62,7 +62,7 @@ def _titles(runs: Sequence[Left]) -> list[tuple[str, str]]:
     return found
 
 
-def _differing(mine: Record, everyone: Sequence[Record], shown: set[str]) -> list[str]:
+def _differing(mine: dict[str, Any], everyone: Sequence[dict[str, Any]], shown: set[str]) -> list[str]:
     """Fields that everybody has, not with the same value.
 
     >>> _differing({"lr": 1, "mu": 2}, [{"lr": 1, "mu": 2}, {"lr": 3, "mu": 2}], set())
@@ -91,7 +91,7 @@ def clearly_best(scores: Sequence[Sequence[float]]) -> int | None:
 
 
 def _cells(
-    by_method: Runs, value: Callable[[Record], float | None], digits: int, sign: int = 0
+    by_method: Runs, value: Callable[[ResultRecord], float | None], digits: int, sign: int = 0
 ) -> list[dict[str, Any]]:
     """A column: mean ± std over seeds. With a sign, the clearly highest (1) or lowest (-1) is marked."""
     known = [[v for v in (value(_result(run)) for run in runs) if v is not None] for runs in by_method.values()]
@@ -110,7 +110,7 @@ def _sections(place: int, setting: str, by_method: Runs, numbers: dict[str, int]
     table = [
         ("accuracy", _cells(by_method, lambda r: r["accuracy"]["mean"], 3, 1)),
         ("worst tenth", _cells(by_method, lambda r: r["accuracy"]["worst_decile"], 3, 1)),
-        ("fine-tuned", _cells(by_method, lambda r: (r["accuracy_finetuned"] or {}).get("mean"), 3, 1)),
+        ("fine-tuned", _cells(by_method, lambda r: r["accuracy_finetuned"] and r["accuracy_finetuned"]["mean"], 3, 1)),
         ("clusters", _cells(by_method, lambda r: len(set(r["clusters"]) - {None}) if r["clusters"] else None, 1)),
         ("ARI", _cells(by_method, lambda r: r["ari"], 3, 1)),
         ("MB/client", _cells(by_method, lambda r: (r["bytes_up"] + r["bytes_down"]) / r["clients"] / 1e6, 2, -1)),
@@ -252,9 +252,9 @@ def _shared_clients(one: Left, other: Left) -> list[tuple[float, float, str]]:
         return []
     scores = [dict(zip(r.get("participants", ()), r["accuracy"]["per_client"], strict=False)) for r in (first, second)]
     return [
-        (score, scores[1][client], f"{plain(one.client_name(client))}, seed {first['seed']}")
+        (score, beside, f"{plain(one.client_name(client))}, seed {first['seed']}")
         for client, score in scores[0].items()
-        if score is not None and scores[1].get(client) is not None
+        if score is not None and (beside := scores[1].get(client)) is not None
     ]
 
 

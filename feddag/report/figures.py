@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feddag.federation import ClientId
-from feddag.history import Record
+from feddag.records import RoundRecord
 from feddag.report.look import GREY, LEGEND, SCALE, Figure, averaged, colour, packed, plain, symbol
 from feddag.server.similarity import square
+from feddag.weights import ClientId
 
 MOST_ROWS = 300  # of a picture of clients: more would be finer than a screen
 MOST_LABELS = 40
@@ -21,7 +21,7 @@ NODE = 0.17  # the radius of a cluster's disc, on the scale of the circle that t
 STRIP = 0.025  # the breadth of a strip of cluster colours beside a picture, as a share of the picture
 
 
-def learning(history: Sequence[Record], events: Mapping[int, Sequence[str]]) -> Figure:
+def learning(history: Sequence[RoundRecord], events: Mapping[int, Sequence[str]]) -> Figure:
     """Accuracy with its spread over clients, and loss below, by round; events are marked."""
     rounds = [record["round"] for record in history]
     scores = [np.array([np.nan if s is None else s for s in record["per_client"]], float) for record in history]
@@ -88,7 +88,7 @@ def _from_worst(scores: Sequence[float]) -> list[float]:
     return [bottom, 1 + 0.03 * (1 - bottom)]
 
 
-def _cluster_curves(history: Sequence[Record], rounds: list[int], scores: Sequence[Any]) -> list[dict[str, Any]]:
+def _cluster_curves(history: Sequence[RoundRecord], rounds: list[int], scores: Sequence[Any]) -> list[dict[str, Any]]:
     groups = [record["clusters"] or [] for record in history]
     every = sorted({group for record in groups for group in record if group is not None})
     if not 1 < len(every) <= MOST_GROUP_CURVES:

@@ -11,8 +11,9 @@ import numpy as np
 from feddag.data.partitions import Partition
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
-from feddag.federation import ClientId
-from feddag.history import DamagedError, Record, RunDirectory, load_tree
+from feddag.records import ResultRecord, RoundRecord
+from feddag.runner.directory import DamagedError, RunDirectory, load_tree
+from feddag.weights import ClientId
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,8 @@ class Left:
     name: str
     experiment: dict[str, Any]
     toml: str = ""
-    result: Record | None = None
-    history: list[Record] = field(default_factory=list)
+    result: ResultRecord | None = None
+    history: list[RoundRecord] = field(default_factory=list)
     evidence: dict[str, Any] = field(default_factory=dict)
     names: tuple[str, ...] = ()
 
@@ -66,7 +67,7 @@ def _grouped(clients: Iterable[ClientId], groups: Iterable[int | None]) -> dict[
     return {client: group for client, group in zip(clients, groups, strict=True) if group is not None}
 
 
-def left_of(experiment: Experiment, result: Record, runs: Path) -> Left:
+def left_of(experiment: Experiment, result: ResultRecord, runs: Path) -> Left:
     """What the run of this result has left in a folder of runs; the result alone where only that was kept."""
     for directory in sorted(runs.glob("*/")):
         if RunDirectory(directory).result.exists() and RunDirectory(directory).read_result() == result:

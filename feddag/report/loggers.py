@@ -7,12 +7,12 @@ from typing import Any
 
 from feddag.errors import FeddagError, nearest
 from feddag.experiment import Experiment
-from feddag.history import Record
+from feddag.records import RoundRecord
 
-Logger = Callable[[Record], None]
+Logger = Callable[[RoundRecord], None]
 
 
-def numbers_of(record: Record) -> dict[str, float]:
+def numbers_of(record: RoundRecord) -> dict[str, float]:
     """The numbers of a round under names that both tools accept.
 
     >>> block = {"mean": 0.5, "std": 0.1, "worst_decile": 0.2}
@@ -20,9 +20,18 @@ def numbers_of(record: Record) -> dict[str, float]:
     >>> numbers_of({"accuracy": block, "loss": None, "clusters": [0, 1, None, 0], **sent})["clusters"]
     2
     """
-    found = {f"accuracy/{name}": value for name, value in record["accuracy"].items()}
-    found |= {name: record[name] for name in ("loss", "bytes_up", "bytes_down", "sample_passes", "seconds")}
-    found["clusters"] = None if record["clusters"] is None else len(set(record["clusters"]) - {None})
+    accuracy = record["accuracy"]
+    found: dict[str, float | None] = {
+        "accuracy/mean": accuracy["mean"],
+        "accuracy/std": accuracy["std"],
+        "accuracy/worst_decile": accuracy["worst_decile"],
+        "loss": record["loss"],
+        "bytes_up": record["bytes_up"],
+        "bytes_down": record["bytes_down"],
+        "sample_passes": record["sample_passes"],
+        "seconds": record["seconds"],
+        "clusters": None if record["clusters"] is None else len(set(record["clusters"]) - {None}),
+    }
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -39,7 +48,7 @@ def tensorboard(directory: Path, experiment: Experiment) -> Logger:
         made.add_text("experiment", f"```\n{experiment.to_toml()}```")
         return made
 
-    def write(record: Record) -> None:
+    def write(record: RoundRecord) -> None:
         for name, value in numbers_of(record).items():
             writer().add_scalar(name, value, record["round"])
         writer().flush()
@@ -61,7 +70,7 @@ def mlflow(directory: Path, experiment: Experiment) -> Logger:
     for name, value in experiment.resolved().items():
         client.log_param(run.info.run_id, name, value)
 
-    def write(record: Record) -> None:
+    def write(record: RoundRecord) -> None:
         for name, value in numbers_of(record).items():
             client.log_metric(run.info.run_id, name, value, step=record["round"])
         if record["round"] == experiment.rounds:

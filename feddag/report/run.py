@@ -8,23 +8,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feddag.federation import ClientId
+from feddag.records import Event, EventKind, read_events
 from feddag.report import figures
 from feddag.report.left import Left
 from feddag.report.look import PALETTE, Figure
 from feddag.server.complement import demand_and_supply
+from feddag.weights import ClientId
 
 Document = dict[str, Any]
 Section = dict[str, Any]
 
 VIEWS = {"fused": "fused", "data": "data", "gradient": "gradient", "classes": "classes held"}
 KINDS = ("newcomers", "drift", "regrouping", "departures", "faults", "other")
-SIGNS = {
-    "newcomers": ("joined",),
-    "drift": ("drift",),
-    "regrouping": ("grouped anew",),
-    "departures": ("has left",),
-    "faults": ("in round", "refused", "second node"),
+KIND_OF: dict[EventKind, str] = {
+    "join": "newcomers",
+    "drift": "drift",
+    "regroup": "regrouping",
+    "split": "regrouping",
+    "merge": "regrouping",
+    "move": "regrouping",
+    "leave": "departures",
+    "fault": "faults",
+    "other": "other",
 }
 
 
@@ -268,21 +273,17 @@ def client_blocks(left: Left) -> dict[str, dict[ClientId, float | None]]:
     if not left.result:
         record = left.history[-1]
         return {"accuracy": dict(zip(record["clients"], record["per_client"], strict=True))}
-    titles = {
-        "accuracy": "accuracy",
-        "accuracy_last": "last round",
-        "accuracy_finetuned": "fine-tuned",
-        "accuracy_best": "best round",
+    result = left.result
+    blocks = {
+        "accuracy": result["accuracy"],
+        "last round": result["accuracy_last"],
+        "fine-tuned": result["accuracy_finetuned"],
+        "best round": result["accuracy_best"],
     }
-    who = left.result.get("participants", range(left.result["clients"]))
-    found = {
-        title: dict(zip(who, left.result[name]["per_client"], strict=True))
-        for name, title in titles.items()
-        if left.result.get(name)
-    }
-    if left.result.get("accuracy_unseen"):
-        unseen = left.result["accuracy_unseen"]["per_client"]
-        found["joined last"] = dict(zip(left.result["held_out"], unseen, strict=True))
+    who = result.get("participants", range(result["clients"]))
+    found = {title: dict(zip(who, block["per_client"], strict=True)) for title, block in blocks.items() if block}
+    if unseen := result.get("accuracy_unseen"):
+        found["joined last"] = dict(zip(result["held_out"], unseen["per_client"], strict=True))
     return found
 
 
@@ -303,21 +304,31 @@ def happenings(left: Left) -> dict[int, dict[str, list[str]]]:
         now: dict[str, list[str]] = {}
         if record["round"] == drifting:
             now.setdefault("drift", []).append("some clients hold other data from here on")
-        for event in record["events"]:
-            kind = next((kind for kind, signs in SIGNS.items() if any(sign in event for sign in signs)), "other")
-            now.setdefault(kind, []).append(event)
+        events = read_events(record["events"])
+        for event in _said_once(events):
+            now.setdefault(KIND_OF[event.kind], []).append(event.text)
         for client, reason in record["missing"].items():
             now.setdefault("faults", []).append(f"client {client} gave no answer: {reason}")
         after = dict(zip(record["clients"], record["clusters"] or (), strict=False))
-        told = " ".join(now.get("drift", []))
+        told = {client for event in events for client in event.clients if event.kind in ("drift", "move")}
         moved = [client for client, group in before.items() if group is not None and after.get(client, group) != group]
-        if silent := [client for client in moved if f"client {client} " not in told]:
+        if silent := [client for client in moved if client not in told]:
             changed = [f"client {client} changed cluster from {before[client]} to {after[client]}" for client in silent]
             now.setdefault("regrouping", []).extend(changed)
         before = after
         if now:
             found[record["round"]] = now
     return found
+
+
+def _said_once(events: Sequence[Event]) -> list[Event]:
+    """Events without those that another says better: a node that joined, where the method says into which cluster."""
+    last = {client: number for number, event in enumerate(events) if event.kind == "join" for client in event.clients}
+    return [
+        event
+        for number, event in enumerate(events)
+        if event.kind != "join" or not event.clients or any(last[client] == number for client in event.clients)
+    ]
 
 
 def _timeline(left: Left) -> Section | None:

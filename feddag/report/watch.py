@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from feddag.errors import FeddagError
-from feddag.history import RunDirectory
 from feddag.report.left import read_left
 from feddag.report.page import as_json, page
 from feddag.report.run import run_document
+from feddag.runner.directory import RunDirectory
 
 LOOPBACK = "127.0.0.1"
 LOOK_EVERY = 0.5  # seconds between looks at the run directory

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-from feddag.federation import Reply, Weights
+from feddag.federation import Reply
+from feddag.weights import Weights
 
 
 def mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:

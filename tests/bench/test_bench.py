@@ -12,7 +12,7 @@ from feddag import native
 from feddag.bench import clustering, peers, scale, train
 from feddag.bench import round as whole_round
 from feddag.bench.common import made_up, shared_out
-from feddag.client import train as client_train
+from feddag.client.trainer import NativeTrainer
 from feddag.errors import FeddagError
 
 
@@ -188,9 +188,9 @@ def test_a_client_of_the_laid_down_work_is_what_feddag_sees(tmp_path: Path) -> N
 
 
 def test_scale_row_in_this_process() -> None:
-    untouched = client_train.train_natively
+    untouched = NativeTrainer.fit
     row = scale.run_case(scale.many(40, rounds=3))
-    assert client_train.train_natively is untouched
+    assert NativeTrainer.fit is untouched
     assert (row["clients"], row["participants"], row["samples_per_client"]) == (40, 20, 10)
     assert row["rounds_per_second"] > 0 and row["peak_mb"] > 0
     if native.available():

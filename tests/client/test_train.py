@@ -1,15 +1,25 @@
 """Local training against SGD done by hand."""
 
+from collections import OrderedDict
+
 import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from feddag.client.train import draw_batches, train
-from feddag.client.work import LocalSettings, to_tensor
+from feddag.client.step import to_tensor
+from feddag.client.train import draw_batches
+from feddag.client.trainer import LocalSettings, Pull, TorchTrainer
 from feddag.models import Dropout, Model, ModelSpec, seed_dropout
 from feddag.rng import dropout_mask
+
+
+def trainer_of(model: nn.Module, classes: int = 2) -> TorchTrainer:
+    """The PyTorch trainer of any network, however small."""
+    made = TorchTrainer(ModelSpec("mlp", (1,), classes))
+    made._model = model
+    return made
 
 
 class OneWeight(nn.Module):
@@ -27,8 +37,11 @@ def train_one_weight(start: float, steps: int, proximal: float = 0.0, **chosen: 
     local = LocalSettings(**({"lr": 0.5, "momentum": 0.0, "weight_decay": 0.0} | chosen))
     batches = [np.array([0])] * steps
     x, y = torch.tensor([[2.0]]), torch.tensor([0])
-    weights, losses = train(OneWeight(), {"w": torch.tensor([start])}, x, y, batches, local, proximal=proximal)
-    return float(weights["w"]), losses.tolist()
+    first = {"part.w": torch.tensor([start])}
+    pulls = [Pull(first, proximal)] if proximal else []
+    model = nn.Sequential(OrderedDict(part=OneWeight()))
+    weights, losses = trainer_of(model).fit(first, x, y, batches, local, pulls=pulls)
+    return float(weights["part.w"]), losses.tolist()
 
 
 def by_hand(start: float, steps: int, momentum: float = 0.0, weight_decay: float = 0.0, mu: float = 0.0) -> float:
@@ -71,7 +84,7 @@ def test_pooling_before_relu_changes_neither_values_nor_gradients() -> None:
     }
     start = {name: value.clone() for name, value in model.state_dict().items()}
     local = LocalSettings(lr=0.5, momentum=0.0, weight_decay=0.0)
-    got, _ = train(model, start, x, y, [np.arange(6)], local)
+    got, _ = trainer_of(model).fit(start, x, y, [np.arange(6)], local)
     assert [type(layer).__name__ for layer in model][1:6] == ["MaxPool2d", "ReLU", "Conv2d", "MaxPool2d", "ReLU"]
     for name, value in expected.items():
         torch.testing.assert_close(got[name], value, rtol=1e-13, atol=1e-13)
@@ -120,7 +133,9 @@ def test_training_with_dropout_repeats_itself() -> None:
     start = spec.initial_weights(0, "model")
 
     def once(key: int) -> torch.Tensor:
-        return train(spec.build(), start, x, y, [np.arange(6)] * 2, LocalSettings(), dropout_key=key)[0]["head.weight"]
+        return TorchTrainer(spec).fit(start, x, y, [np.arange(6)] * 2, LocalSettings(), dropout_key=key)[0][
+            "head.weight"
+        ]
 
     assert torch.equal(once(1), once(1))
     assert not torch.equal(once(1), once(2))

@@ -13,9 +13,11 @@ from feddag.client.signature import sparsified
 from feddag.client.train import balanced_batches
 from feddag.client.warmup import Sign, agreement, divide, received
 from feddag.data.clients import ClientData, lay_out
-from feddag.engines.local import LocalEngine, Workplace
-from feddag.federation import Federation, Job, Reply, Weights
+from feddag.engines.local import LocalEngine
+from feddag.engines.worker import Workplace
+from feddag.federation import Federation, Job, Reply
 from feddag.models import ModelSpec
+from feddag.weights import Weights
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from feddag.engines.flower.app import Task
+from feddag.deploy.app import Task
 from feddag.experiment import read_experiment
 
 
@@ -68,7 +68,7 @@ def test_a_folder_that_holds_something_is_left_alone(in_tmp: Path) -> None:
 def test_a_core_without_flower() -> None:
     """Nothing but the late imports needs Flower: the package, its commands and the engine load without it."""
     block = "import sys; sys.modules['flwr'] = None; sys.modules['cryptography'] = None; import feddag.cli, "
-    modules = "feddag.engines.flower.node, feddag.engines.flower.server, feddag.bench.flower"
+    modules = "feddag.deploy.node, feddag.deploy.server, feddag.bench.flower"
     subprocess.run([sys.executable, "-c", block + modules], check=True)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 import feddag
-from feddag.engines.flower.launch import HOST, end_all, free_port
+from feddag.deploy.launch import HOST, end_all, free_port
 
 pytestmark = pytest.mark.skipif("FEDDAG_TEST_FLOWER" not in os.environ, reason="make test-flower runs it")
 

@@ -12,19 +12,20 @@ import torch
 import feddag
 from feddag.client.evaluate import Evaluate
 from feddag.client.signature import Signature
+from feddag.client.step import Client, Result, Step, to_tensor
 from feddag.client.train import Train
 from feddag.client.warmup import Sign
-from feddag.client.work import Client, to_tensor
 from feddag.data.clients import lay_out
-from feddag.engines.flower import node as node_module
-from feddag.engines.flower.app import PACKAGE, Task, write_app
-from feddag.engines.flower.launch import write_site
-from feddag.engines.flower.node import Memory, Node, answer, read_site
-from feddag.engines.flower.wire import Envelope, WireError, known_steps, read_reply, write_job
+from feddag.deploy import node as node_module
+from feddag.deploy.app import PACKAGE, Task, write_app
+from feddag.deploy.launch import write_site
+from feddag.deploy.node import Memory, Node, answer, known_steps, read_site
+from feddag.engines.flower.wire import Envelope, WireError, read_reply, write_job
 from feddag.engines.local import LocalEngine
 from feddag.errors import FeddagError
-from feddag.federation import Job, Own, Ref, Result, Step, Weights, digest, nbytes
-from feddag.run import prepare
+from feddag.federation import Job
+from feddag.runner.run import prepare
+from feddag.weights import Own, Ref, Weights, digest, nbytes
 
 QUICK = {"clients": 3, "groups": 3, "epochs": 1, "trainer": "torch", "partition": "concept-shift", "concepts": 2}
 

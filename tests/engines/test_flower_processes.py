@@ -18,9 +18,9 @@ import pytest
 import torch
 
 import feddag
-from feddag.engines.flower.keys import write_node_key
-from feddag.engines.flower.launch import LocalFederation, members, up
-from feddag.history import RunDirectory
+from feddag.deploy.keys import write_node_key
+from feddag.deploy.launch import LocalFederation, members, up
+from feddag.runner.directory import RunDirectory
 
 pytestmark = pytest.mark.skipif("FEDDAG_TEST_FLOWER" not in os.environ, reason="make test-flower runs it")
 

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from feddag.client.evaluate import Evaluate
+from feddag.client.step import Result, Step
 from feddag.client.train import Train
+from feddag.deploy.node import known_steps
 from feddag.engines.flower.wire import (
     DTYPES,
     Envelope,
     Parcel,
     WireError,
-    known_steps,
     raw_array,
     read_hello,
     read_job,
@@ -29,8 +30,9 @@ from feddag.engines.flower.wire import (
     write_refusal,
     write_reply,
 )
-from feddag.federation import Job, Own, Ref, Reply, Result, Step, Weights, digest, nbytes
+from feddag.federation import Job, Reply
 from feddag.packing import pack
+from feddag.weights import Own, Ref, Weights, digest, nbytes
 
 HERE = Envelope("abc123", 2, 3, 1)
 

@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from feddag.client.evaluate import Evaluate, balanced_accuracies
-from feddag.client.train import Train
-from feddag.client.work import Client
-from feddag.engines.local import SHARED_FOLDER, LocalEngine
-from feddag.federation import Federation, Job, Own, Ref, Result, Step, digest
+from feddag.client.step import Client, Result, Step
+from feddag.client.train import Anchor, Train
+from feddag.engines.local import LocalEngine
+from feddag.engines.pools import SHARED_FOLDER
+from feddag.federation import Federation, Job
+from feddag.weights import Own, Ref, digest
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def test_the_native_trainer_agrees_with_torch(small_data, place, native_place) -
         engine = LocalEngine(small_data, workplace, workers=1)
         federation = federation_of(engine, workplace)
         model = federation.put(federation.initial_weights())
-        reply = federation.ask([Job(1, [Train(model, proximal=0.1), Evaluate()])]).answered[0]
+        reply = federation.ask([Job(1, [Train(model, anchors=(Anchor(model, 0.1),)), Evaluate()])]).answered[0]
         trained.append((reply.weights, reply.results[1].arrays["counts"]))
         engine.close()
     (expected, expected_counts), (weights, counts) = trained

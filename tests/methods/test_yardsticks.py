@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from feddag.client.train import Train
-from feddag.federation import ClientId, Engine, Federation, Job, Own, Ref, Reply, Result, Weights, digest, nbytes
+from feddag.client.step import Result
+from feddag.client.train import Anchor, Train
+from feddag.federation import Engine, Federation, Job, Reply
 from feddag.methods import all_methods
 from feddag.models import ModelSpec
+from feddag.weights import ClientId, Own, Ref, Weights, digest, nbytes
 
 SAMPLES = {0: 10, 1: 30, 2: 20}
 
@@ -83,7 +85,8 @@ def test_fairavg_weighs_all_alike(engine) -> None:
 def test_fedprox_sends_its_mu(engine) -> None:
     federation, method = started("fedprox", engine, mu=0.3)
     method.round(federation, [0])
-    assert engine.jobs[0].steps[0].proximal == 0.3
+    step = engine.jobs[0].steps[0]
+    assert step.anchors == (Anchor(step.model, 0.3),)
 
 
 def test_fedavgm_carries_its_velocity_over(engine) -> None:
@@ -121,7 +124,7 @@ def test_local_starts_from_the_common_model_and_goes_on_with_its_own(engine) -> 
     method.round(federation, [0, 1])
     assert isinstance(engine.jobs[0].steps[0].model, Ref)
     assert engine.jobs[1].steps[0].model == Own("model")
-    assert not list(engine.jobs[1].steps[0].cargo())
+    assert not list(engine.jobs[1].steps[0].payload())
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fairavg", "fedprox", "fedavgm", "oracle", "local"])

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import feddag
+from feddag.records import Event
 from feddag.report.left import Left
 
 HOSTILE = (
@@ -68,7 +69,7 @@ def made_by_hand(clients: int, names: tuple[str, ...] = (), rounds: int = 3, wor
             **{"clients": list(range(clients)), "per_client": scores, "clusters": labels.tolist()},
             **{"bytes_up": number * 10**6, "bytes_down": number * 10**6, "sample_passes": 1, "seconds": 0.5},
             "missing": {"3": f"died of {word}"} if number == 2 else {},
-            "events": [f"client 1 joined cluster {word}"] if number == 3 else [],
+            "events": [Event("join", (1,), f"client 1 joined cluster {word}").as_record()] if number == 3 else [],
         }
         for number in range(1, rounds + 1)
     ]

@@ -21,16 +21,16 @@ from rich.console import Console
 
 import feddag
 from feddag.data.clients import lay_out
-from feddag.engines.flower import server
-from feddag.engines.flower.app import PACKAGE, write_app
+from feddag.deploy import server
+from feddag.deploy.app import PACKAGE, write_app
+from feddag.deploy.launch import write_site
+from feddag.deploy.node import answer
 from feddag.engines.flower.engine import Delivery
-from feddag.engines.flower.launch import write_site
-from feddag.engines.flower.node import answer
 from feddag.engines.flower.wire import Parcel, write_hello
 from feddag.errors import FeddagError
 from feddag.report.terminal import show_run
 from feddag.report.watch import Watch, is_running, state_of
-from feddag.run import prepare
+from feddag.runner.run import prepare
 from tests.report.conftest import HOSTILE, HOSTILE_FILE, made_by_hand
 from tests.test_cli import FEDDAG, QUICK
 from tests.test_cli import feddag as command

@@ -2,7 +2,8 @@
 
 import torch
 
-from feddag.federation import Reply, Result
+from feddag.client.step import Result
+from feddag.federation import Reply
 from feddag.server.aggregate import plain_mean, weighted_mean
 
 

@@ -7,7 +7,9 @@ from typing import Protocol
 
 from feddag.engines.flower.wire import Envelope, Parcel, WireError, read_hello, read_reply, write_job
 from feddag.errors import FeddagError
-from feddag.federation import ClientId, Engine, Job, Ref, Reply, Weights, digest, nbytes
+from feddag.federation import Engine, Job, Reply
+from feddag.records import Event, EventKind
+from feddag.weights import ClientId, Ref, Weights, digest, nbytes
 
 TRIES = 3  # how often a job is sent whose node is lost over it
 NodeId = str
@@ -80,7 +82,7 @@ class FlowerEngine(Engine):
         self._doubles: dict[NodeId, ClientId] = {}  # say they are a client that another node is
         self._members: dict[ClientId, int | None] = {}  # None, or the round since which it is out of reach
         self._weights: dict[str, Weights] = {}
-        self._events: list[str] = []
+        self._events: list[Event] = []
 
     def gather(self) -> None:
         """Wait until every client is there, or as many as the deadline brings."""
@@ -115,10 +117,12 @@ class FlowerEngine(Engine):
                 self._members[client] = round
             elif round - lost_since >= self._terms.patience:
                 del self._members[client]
-                self._events.append(f"client {client} was out of reach for {round - lost_since} rounds and has left")
+                self._tell(
+                    "leave", client, f"client {client} was out of reach for {round - lost_since} rounds and has left"
+                )
         for client in sorted(set(self._nodes) - set(self._members)):
             self._members[client] = None
-            self._events.append(f"client {client} joined")
+            self._tell("join", client, f"client {client} joined")
 
     def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
         replies: list[Reply] = []
@@ -142,7 +146,7 @@ class FlowerEngine(Engine):
                 if delivery.parcel is None:
                     missing[client] = delivery.lost
                     self._nodes.pop(client, None)
-                    self._events.append(f"client {client} in round {round}: {delivery.lost}")
+                    self._tell("fault", client, f"client {client} in round {round}: {delivery.lost}")
                     if tries[client] < TRIES:
                         continue  # it is asked again if it comes back in time
                 else:
@@ -166,7 +170,7 @@ class FlowerEngine(Engine):
                 self._members[client] = round
         return replies, missing
 
-    def events(self) -> list[str]:
+    def events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 
@@ -217,13 +221,17 @@ class FlowerEngine(Engine):
                 raise WireError(f"says it is client {client}, and clients = {self._clients}")
         except WireError as error:
             self._refused.add(node)
-            self._events.append(f"a node was refused: {error}")
+            self._tell("fault", None, f"a node was refused: {error}")
             return
         if client in self._nodes:
             self._doubles[node] = client
-            self._events.append(f"a second node says it is client {client}: it waits until the first one is gone")
+            text = f"a second node says it is client {client}: it waits until the first one is gone"
+            self._tell("fault", client, text)
         else:
             self._place(client, node)
+
+    def _tell(self, kind: EventKind, client: ClientId | None, text: str) -> None:
+        self._events.append(Event(kind, () if client is None else (client,), text))
 
     def _place(self, client: ClientId, node: NodeId) -> None:
         self._nodes[client] = node

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from feddag.client import evaluate, train  # noqa: F401 - their steps are then known
-from feddag.federation import ClientId, Job, Own, Ref, Reply, Result, Step, Weights, digest
-from feddag.methods import all_methods, find_method
+from feddag.client.step import Result, Step
+from feddag.federation import Job, Reply
 from feddag.packing import Arrays, pack, unpack
+from feddag.weights import ClientId, Own, Ref, Weights, digest
 
 PROTOCOL = 1
 DTYPES = frozenset(("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"))
@@ -74,27 +74,9 @@ def raw_array(data: bytes, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
     return np.frombuffer(bytearray(data), dtype).reshape(sizes)  # a bytearray: torch wants arrays it may write to
 
 
-def known_steps(method: str) -> dict[str, type[Step]]:
-    """Every step of this package and of the module that the experiment's method comes from, by class path.
-
-    >>> known_steps("fedavg")["feddag.client.train:Train"].__name__
-    'Train'
-    """
-    all_methods()  # a method's file may define steps: all are imported now, none later
-    modules = (find_method(method).__module__,)
-    found = {}
-    waiting = Step.__subclasses__()
-    while waiting:
-        kind = waiting.pop()
-        waiting += kind.__subclasses__()
-        if kind.__module__.startswith("feddag.") or kind.__module__ in modules:
-            found[_class_path(kind)] = kind
-    return found
-
-
 def write_job(envelope: Envelope, job: Job, fetch: Callable[[Ref], Weights]) -> Parcel:
     """The message that carries a job to its client."""
-    refs = {item for step in job.steps for item in step.cargo() if isinstance(item, Ref)}
+    refs = {item for step in job.steps for item in step.payload() if isinstance(item, Ref)}
     weights = {ref.digest: fetch(ref) for ref in sorted(refs, key=lambda ref: ref.digest)}
     return Parcel(*pack(_headed(envelope) | {"steps": list(job.steps), "weights": weights}, _special))
 
@@ -155,7 +137,8 @@ def read_hello(parcel: Parcel) -> ClientId:
     return _count(content.get("client"))
 
 
-def _class_path(kind: type[Step]) -> str:
+def class_path(kind: type[Step]) -> str:
+    """The name under which a step travels."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
@@ -166,7 +149,7 @@ def _special(item: Any) -> tuple[str, Any] | None:
         return "own", item.name
     if isinstance(item, Step) and dataclasses.is_dataclass(item):
         fields = {part.name: getattr(item, part.name) for part in dataclasses.fields(item)}
-        return "step", (_class_path(type(item)), fields)
+        return "step", (class_path(type(item)), fields)
     return None
 
 
@@ -200,27 +183,30 @@ def _result(content: Any) -> Result:
     if content["weights"] is not None:
         _tensors(content["weights"])
     _tensors(content["arrays"])
+    for weights in _table(content["more"]).values():
+        _tensors(weights)
     numbers = _table(content["numbers"]).values()
     if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
-        raise WireError("a number that is none")
+        raise WireError("an entry that should be a number and is not")
     _count(content["samples"])
+    _count(content["scored"])
     return Result(**content)
 
 
 def _tensors(content: Any) -> None:
     if not all(isinstance(tensor, Tensor) for tensor in _table(content).values()):
-        raise WireError("an array that is none")
+        raise WireError("an entry that should be an array and is not")
 
 
 def _table(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise WireError("a table that is none")
+        raise WireError("an entry that should be a table and is not")
     return content
 
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
-        raise WireError("a count that is none")
+        raise WireError("an entry that should be a count and is not")
     return value
 
 

@@ -19,13 +19,15 @@ from types import TracebackType
 import numpy as np
 
 from feddag.data.clients import ClientData, lay_out
-from feddag.engines.flower.app import write_app
-from feddag.engines.flower.keys import write_certificates, write_node_key
+from feddag.deploy.app import write_app
+from feddag.deploy.keys import write_certificates, write_node_key
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.files import write_atomically
-from feddag.history import RunDirectory
-from feddag.run import Observer, Run, load, prepare
+from feddag.records import RoundRecord
+from feddag.runner.directory import RunDirectory
+from feddag.runner.loop import Observer
+from feddag.runner.run import Run, load, prepare
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0
@@ -265,7 +267,7 @@ def end_all(processes: Sequence[subprocess.Popen[bytes]], home: Path) -> None:
             time.sleep(0.05)
 
 
-def _whole_rounds(files: RunDirectory) -> list[dict[str, object]]:
+def _whole_rounds(files: RunDirectory) -> list[RoundRecord]:
     """The history so far; its last line may be half written."""
     if not files.history.exists():
         return []

@@ -1,6 +1,6 @@
 """What happens beside the data: a node reads its own samples, does a job, and remembers on its own disk."""
 
-import importlib
+import pkgutil
 import sys
 import traceback
 from collections.abc import Mapping
@@ -11,29 +11,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from feddag.client.signature import Signature
-from feddag.client.warmup import Sign, received
+from feddag.client.step import Step
+from feddag.client.trainer import native_network
 from feddag.data.clients import Array, ClientData, of_one_client
 from feddag.data.datasets import load as load_dataset
-from feddag.engines.flower.app import EXPERIMENT, Task
+from feddag.deploy.app import EXPERIMENT, Task
 from feddag.engines.flower.grid import from_record, reply
 from feddag.engines.flower.wire import (
     Envelope,
     Order,
     Parcel,
     WireError,
-    known_steps,
+    class_path,
     read_job,
     write_hello,
     write_refusal,
     write_reply,
 )
-from feddag.engines.local import Done, Work, Worker, Workplace
+from feddag.engines.worker import Done, Work, Worker, Workplace
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
-from feddag.federation import ClientId, Job, Ref, Reply, Weights
-from feddag.history import DamagedError, load_tree, save_tree
-from feddag.run import native_network
+from feddag.federation import Job, Reply
+from feddag.methods import all_methods, find_method
+from feddag.runner.directory import DamagedError, load_tree, save_tree
+from feddag.weights import ClientId, Ref, Weights
 
 Moment = tuple[int, int]
 
@@ -92,17 +93,17 @@ class Memory:
 
     def remember(self, moment: Moment, state: Weights) -> None:
         """Keep this, and what the two newest checkpoints of the server may still ask for."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        save_tree(self._folder / f"round-{moment[0]:06d}-exchange-{moment[1]:04d}.safetensors", state)
+        save_tree(self.folder / f"round-{moment[0]:06d}-exchange-{moment[1]:04d}.safetensors", state)
         older = [path for path in self._files() if _moment(path) < (moment[0] - 1, 0)]
         undone = [path for path in self._files() if _moment(path) > moment]
         for path in [*older[:-1], *undone]:
             path.unlink()
 
-    def keep_signature(self, made: Signature) -> None:
-        """Keep what the client told about its data, for whoever wants to see it there."""
+    @property
+    def folder(self) -> Path:
+        """Where this client's files are, for its owner's eyes only."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made.save(self._folder / "signature.safetensors")
+        return self._folder
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("round-*-exchange-*.safetensors"))
@@ -152,7 +153,7 @@ def do(order: Order, node: Node, experiment: Experiment, task: Task) -> Reply:
     """Do a job with the samples and the memory of this node."""
     torch.set_num_threads(node.threads)
     model = task.model(experiment)
-    place = Workplace(model, experiment.local, experiment.seed, native_network(experiment, model))
+    place = Workplace(model, experiment.local, experiment.seed, native_network(model, experiment.trainer))
     data = read_site(node, task)
 
     def fetch(ref: Ref) -> Weights:
@@ -166,8 +167,7 @@ def do(order: Order, node: Node, experiment: Experiment, task: Task) -> Reply:
     if done.state is not None:
         memory.remember(moment, done.state)
     for step, result in zip(order.steps, done.results, strict=True):
-        if isinstance(step, Sign):
-            memory.keep_signature(received(result))
+        step.write_down(result, memory.folder)
     return Reply(node.client, done.results, data.size(node.client))
 
 
@@ -197,8 +197,25 @@ def read_site(node: Node, task: Task) -> ClientData:
 
 
 def _call(entry: str) -> Any:
-    module, _, name = entry.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)()
-    except (ImportError, AttributeError) as error:
+        return pkgutil.resolve_name(entry)()
+    except (ImportError, AttributeError, ValueError) as error:
         raise FeddagError(f"node config data = '{entry}' could not be imported: {type(error).__name__}") from None
+
+
+def known_steps(method: str) -> dict[str, type[Step]]:
+    """Every step of this package and of the module that the experiment's method comes from, by class path.
+
+    >>> known_steps("fedavg")["feddag.client.train:Train"].__name__
+    'Train'
+    """
+    all_methods()  # a method's file may define steps: all are imported now, none later
+    modules = (find_method(method).__module__,)
+    found = {}
+    waiting = Step.__subclasses__()
+    while waiting:
+        kind = waiting.pop()
+        waiting += kind.__subclasses__()
+        if kind.__module__.startswith("feddag.") or kind.__module__ in modules:
+            found[class_path(kind)] = kind
+    return found

@@ -4,14 +4,14 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feddag.errors import FeddagError
-from feddag.federation import ClientId
-from feddag.history import Record
+from feddag.records import AccuracyRecord, ClusteringScores, DriftReport, RoundRecord, read_events
+from feddag.weights import ClientId
 
 DECIMALS = 6
 
@@ -43,9 +43,14 @@ class Accuracy:
         scores = tuple(None if math.isnan(value) else round(float(value), DECIMALS) for value in per_client)
         return cls(mean, std, worst_decile, scores)
 
-    def as_dict(self) -> Record:
+    def as_record(self) -> AccuracyRecord:
         """As it stands in result.json."""
-        return {**vars(self), "per_client": list(self.per_client)}
+        return {
+            "mean": self.mean,
+            "std": self.std,
+            "worst_decile": self.worst_decile,
+            "per_client": list(self.per_client),
+        }
 
 
 def block(scores: Sequence[float]) -> Accuracy | None:
@@ -53,19 +58,20 @@ def block(scores: Sequence[float]) -> Accuracy | None:
     return None if all(map(math.isnan, scores)) else Accuracy.over(scores)
 
 
-def _scores(record: Record, clients: Sequence[ClientId]) -> list[float]:
+def _scores(record: RoundRecord, clients: Sequence[ClientId]) -> list[float]:
     """A round's accuracies of these clients; nan for one that was not there, or had nothing to be scored on."""
     by_client = dict(zip(record["clients"], record["per_client"], strict=True))
-    return [math.nan if by_client.get(client) is None else by_client[client] for client in clients]
+    scores = map(by_client.get, clients)
+    return [math.nan if score is None else score for score in scores]
 
 
-def tail(history: Sequence[Record]) -> Sequence[Record]:
+def tail(history: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
     """The last tenth of the rounds: what the headline is about."""
     return history[-max(1, len(history) // 10) :]
 
 
 def over_rounds(
-    summary: Callable[[Any], Any], records: Sequence[Record], clients: Sequence[ClientId]
+    summary: Callable[[Any], Any], records: Sequence[RoundRecord], clients: Sequence[ClientId]
 ) -> Accuracy | None:
     """Each client's scores over some rounds in one number, then over clients; None where nobody could be scored."""
     by_client = np.array([_scores(record, clients) for record in records]).T
@@ -73,7 +79,7 @@ def over_rounds(
     return block([float(summary(scores)) if len(scores) else math.nan for scores in present])
 
 
-def swing(history: Sequence[Record], clients: Sequence[ClientId]) -> float | None:
+def swing(history: Sequence[RoundRecord], clients: Sequence[ClientId]) -> float | None:
     """How far a client's accuracy moves from one round to the next, up or down, in the second half of a run."""
     late = np.array([_scores(record, clients) for record in history[len(history) // 2 :]])
     moves = np.abs(np.diff(late, axis=0))
@@ -99,14 +105,19 @@ def placed_right(
 
 
 def drift_report(
-    history: Sequence[Record],
+    history: Sequence[RoundRecord],
     since: int,
     drifting: Collection[ClientId],
     others: Sequence[ClientId],
-    alarms: Mapping[ClientId, Sequence[int]],
-) -> Record:
+) -> DriftReport:
     """Who noticed what, and what it cost: accuracy before the drift in round `since`, in that round, and at the end."""
-    raised = [(client, round) for client, rounds in alarms.items() for round in rounds]
+    raised = [
+        (client, record["round"])
+        for record in history
+        for event in read_events(record["events"])
+        if event.kind == "drift"
+        for client in event.clients
+    ]
     noticed = {client for client, round in raised if client in drifting and round >= since}
     stages = {
         "before": history[max(0, since - 2) : since - 1],
@@ -130,7 +141,7 @@ def drift_report(
 
 def score_groups(
     clusters: Mapping[ClientId, int], truth: Sequence[int] | None, class_counts: NDArray[np.int64] | None
-) -> Record:
+) -> ClusteringScores:
     """What the groups are worth, beside the true ones and by the classes that their clients hold."""
     from feddag.server.metrics import score_clustering  # slow to import, and only needed at the end
 
@@ -140,4 +151,5 @@ def score_groups(
         None if truth is None else [truth[client] for client in clients],
         None if class_counts is None else class_counts[clients],
     )
-    return {name: value if value is None else round(value, DECIMALS) for name, value in scores.items()}
+    rounded = {name: value if value is None else round(value, DECIMALS) for name, value in scores.items()}
+    return cast("ClusteringScores", rounded)

@@ -1,53 +1,61 @@
 """Several methods on identical partitions, with every finished result kept and taken again."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
-
-from rich.console import Console
 
 from feddag.experiment import Experiment
 from feddag.files import free_directory, write_atomically
-from feddag.history import Record
-from feddag.run import prepare, run
-from feddag.screen import progress, say, show_results
+from feddag.records import ResultRecord
+from feddag.runner.loop import Observer
+from feddag.runner.run import prepare, run
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One experiment's result, and the directory of the run that it took; None where the result was known."""
+
+    experiment: Experiment
+    result: ResultRecord
+    directory: Path | None
 
 
 def compare_methods(
-    experiments: Sequence[Experiment], runs: Path, results: Path, console: Console, keep: bool, fresh: bool
-) -> list[Record]:
-    """The result of every experiment, run only where no result is known.
+    experiments: Sequence[Experiment],
+    runs: Path,
+    results: Path,
+    watching: Callable[[Experiment], AbstractContextManager[Observer]],
+    *,
+    keep: bool = False,
+    fresh: bool = False,
+) -> Iterator[Compared]:
+    """The result of every experiment, one by one, run only where no result is known.
 
     Results are found by key in `runs` (run directories) and `results` (small JSON files); `fresh` runs everything anew.
-    With `keep`, each result is also written to `results`, to be committed and found again elsewhere.
+    With `keep`, each result is also written to `results`, to be committed and found again elsewhere. `watching` gives
+    the observer of each run.
     """
     finished = {} if fresh else find_results([runs, results])
-    found, directories = [], []
     for experiment in {experiment.method: experiment for experiment in experiments}.values():
         if experiment.key() not in finished:
             prepare(experiment)  # refuse what cannot be run before anything is
     for experiment in experiments:
-        key = experiment.key()
-        title = f"{experiment.method} seed {experiment.seed}"
+        key, directory = experiment.key(), None
         if key in finished:
             result = finished[key]
-            say(console, f"{title}: kept result {key}")
         else:
             directory = runs / f"{experiment.title()}-{key[:8]}"
             directory = free_directory(directory) if fresh else directory
-            with progress(console, title, experiment.rounds) as observer:
+            with watching(experiment) as observer:
                 result = run(experiment, directory, resume=not fresh, observer=observer).result
-            directories.append(f"run directory of {title}: {directory}")
         if keep:
             write_atomically(results / f"{experiment.title()}-{key[:8]}.json", json.dumps(result) + "\n")
-        found.append(result)
-    show_results(console, found, experiments[0])
-    for line in directories:
-        say(console, line)
-    return found
+        yield Compared(experiment, result, directory)
 
 
-def find_results(folders: Iterable[Path]) -> dict[str, Record]:
+def find_results(folders: Iterable[Path]) -> dict[str, ResultRecord]:
     """Every finished result in these folders, by key: `*.json` files and `*/result.json` of run directories."""
     found = {}
     for folder in folders:

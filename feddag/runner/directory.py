@@ -1,8 +1,8 @@
 """What a run leaves on disk, and how it is read back. Nothing is unpickled; a file is written whole or not at all.
 
 A run directory holds experiment.toml (written first), partition.npz, grouping.safetensors (what led to the groups),
-history.jsonl (a line a round), checkpoints/, states/ (what clients remember, by client and round) and, at the end,
-result.json.
+history.jsonl (a line a round), checkpoints/, states/ (what clients remember, by client and round), held/ (models of
+single clients that a method keeps on the server, likewise) and, at the end, result.json.
 """
 
 import contextlib
@@ -10,7 +10,8 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from feddag.errors import FeddagError
-from feddag.federation import ClientId, Weights
 from feddag.files import write_atomically
 from feddag.packing import Arrays, pack, unpack
+from feddag.records import ResultRecord, RoundRecord
+from feddag.weights import ClientId, Weights
 
+CLIENT_FOLDERS = ("states", "held")
 KEPT_CHECKPOINTS = 2  # the newest, and one before it in case the newest turns out damaged
-
-Record = dict[str, Any]
 
 
 class DamagedError(Exception):
@@ -58,6 +59,17 @@ def _checksum(text: str, arrays: Arrays) -> str:
     return hasher.hexdigest()
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a resumed run goes on from."""
+
+    tree: dict[str, Any]
+    states: dict[ClientId, tuple[int, Weights]]
+    """What each client remembers, and the round in which that changed."""
+    held: dict[ClientId, Weights]
+    """What the method keeps of each client on the server."""
+
+
 class RunDirectory:
     """One run's place on disk."""
 
@@ -68,7 +80,8 @@ class RunDirectory:
         self.history = path / "history.jsonl"
         self.grouping = path / "grouping.safetensors"
         self.result = path / "result.json"
-        self._needed: dict[Path, set[Path]] = {}  # by checkpoint: the client states it refers to
+        self._needed: dict[Path, set[Path]] = {}  # by checkpoint: the files of single clients it refers to
+        self._held: dict[ClientId, tuple[int, Weights]] = {}  # as last saved, with the round of the file
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -81,58 +94,77 @@ class RunDirectory:
                 raise FeddagError(f"run directory '{self.path}' is in use by another process") from None
             yield
 
-    def read_history(self) -> list[Record]:
+    def read_history(self) -> list[RoundRecord]:
         """The rounds recorded so far; a line without an end is still being written."""
         if not self.history.exists():
             return []
         return [json.loads(line) for line in self.history.read_text().split("\n")[:-1]]
 
-    def read_result(self) -> Record | None:
+    def read_result(self) -> ResultRecord | None:
         """The result, if the run has finished."""
         if not self.result.exists():
             return None
         try:
-            result: Record = json.loads(self.result.read_text())
+            result: ResultRecord = json.loads(self.result.read_text())
         except ValueError:
             raise FeddagError(f"'{self.result}' is damaged: it is not JSON") from None
         return result
 
-    def append(self, record: Record) -> None:
+    def append(self, record: RoundRecord) -> None:
         """Add a round to the history."""
         with self.history.open("a") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
 
-    def save_checkpoint(self, round: int, tree: dict[str, Any], states: dict[ClientId, tuple[int, Weights]]) -> None:
-        """Save all that a resumed run needs. Client states are files of their own, written when they change."""
+    def save_checkpoint(
+        self,
+        round: int,
+        tree: dict[str, Any],
+        states: Mapping[ClientId, tuple[int, Weights]],
+        held: Mapping[ClientId, Weights] | None = None,
+    ) -> None:
+        """Save all that a resumed run needs. What belongs to one client is a file, written when it changes."""
         for client, (changed, state) in states.items():
-            path = self._state_path(client, changed)
+            path = self._client_path("states", client, changed)
             if not path.exists():
                 save_tree(path, state)
+        self._held = {client: self._hold(client, round, weights) for client, weights in (held or {}).items()}
         tree = tree | {
             "round": round,
             "states": {client: changed for client, (changed, _) in states.items()},
+            "held": {client: changed for client, (changed, _) in self._held.items()},
             "history_bytes": self.history.stat().st_size if self.history.exists() else 0,
         }
         checkpoint = self._checkpoint_path(round)
         save_tree(checkpoint, tree)
-        self._needed[checkpoint] = {self._state_path(*item) for item in tree["states"].items()}
+        self._needed[checkpoint] = self._files_of(tree)
         self._prune()
 
-    def load_checkpoint(self) -> tuple[dict[str, Any], dict[ClientId, tuple[int, Weights]]] | None:
-        """The newest whole checkpoint and the client states that belong to it; None if there is none."""
+    def _hold(self, client: ClientId, round: int, weights: Weights) -> tuple[int, Weights]:
+        known = self._held.get(client)
+        if known is not None and known[1] is weights:
+            return known
+        save_tree(self._client_path("held", client, round), weights)
+        return round, weights
+
+    def load_checkpoint(self) -> Checkpoint | None:
+        """The newest whole checkpoint and what clients had then; None if there is none."""
         for path in sorted(self._checkpoints(), reverse=True):
             try:
                 tree = load_tree(path)
-                states = {
-                    client: (changed, load_tree(self._state_path(client, changed)))
-                    for client, changed in tree["states"].items()
+                files = {
+                    folder: {
+                        client: (changed, load_tree(self._client_path(folder, client, changed)))
+                        for client, changed in tree[folder].items()
+                    }
+                    for folder in CLIENT_FOLDERS
                 }
                 written = self.history.stat().st_size if self.history.exists() else 0
                 if written < tree["history_bytes"]:
                     raise DamagedError("the history is shorter than the checkpoint says")
             except DamagedError:
                 continue
-            return tree, states
+            self._held = files["held"]
+            return Checkpoint(tree, files["states"], {client: weights for client, (_, weights) in self._held.items()})
         return None
 
     def rewind(self, checkpoint: dict[str, Any] | None) -> None:
@@ -141,10 +173,10 @@ class RunDirectory:
             os.truncate(self.history, checkpoint["history_bytes"] if checkpoint else 0)
         kept = set()
         if checkpoint is not None:
-            kept = {self._state_path(*item) for item in checkpoint["states"].items()}
+            kept = self._files_of(checkpoint)
             self._needed = {self._checkpoint_path(checkpoint["round"]): set(kept)}
             kept |= set(self._needed)
-        for path in [*self._checkpoints(), *self._state_files()]:
+        for path in [*self._checkpoints(), *self._client_files()]:
             if path not in kept:
                 path.unlink()
 
@@ -155,17 +187,20 @@ class RunDirectory:
         self._needed = {
             path: states for path, states in self._needed.items() if path in checkpoints[-KEPT_CHECKPOINTS:]
         }
-        for path in set(self._state_files()).difference(*self._needed.values()):
+        for path in set(self._client_files()).difference(*self._needed.values()):
             path.unlink()
 
     def _checkpoints(self) -> list[Path]:
         return list((self.path / "checkpoints").glob("round-*.safetensors"))
 
-    def _state_files(self) -> list[Path]:
-        return list((self.path / "states").glob("client-*.safetensors"))
+    def _client_files(self) -> list[Path]:
+        return [path for folder in CLIENT_FOLDERS for path in (self.path / folder).glob("client-*.safetensors")]
+
+    def _files_of(self, tree: dict[str, Any]) -> set[Path]:
+        return {self._client_path(folder, *item) for folder in CLIENT_FOLDERS for item in tree[folder].items()}
 
     def _checkpoint_path(self, round: int) -> Path:
         return self.path / "checkpoints" / f"round-{round:06d}.safetensors"
 
-    def _state_path(self, client: ClientId, round: int) -> Path:
-        return self.path / "states" / f"client-{client:06d}-round-{round:06d}.safetensors"
+    def _client_path(self, folder: str, client: ClientId, round: int) -> Path:
+        return self.path / folder / f"client-{client:06d}-round-{round:06d}.safetensors"

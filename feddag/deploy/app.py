@@ -14,7 +14,6 @@ from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.files import write_atomically
 from feddag.models import ModelSpec
-from feddag.run import model_for
 
 PACKAGE = "federation"
 EXPERIMENT = "experiment.toml"
@@ -44,7 +43,7 @@ class Task:
             content = tomllib.loads((folder / TASK).read_text(encoding="utf-8"))
             return cls(**{name: tuple(content[name]) for name in cls.__dataclass_fields__})
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FeddagError(f"'{folder / TASK}' is no task file: {error}") from None
+            raise FeddagError(f"'{folder / TASK}' is not a task file: {error}") from None
 
     def to_toml(self) -> str:
         """The text of task.toml."""
@@ -52,7 +51,7 @@ class Task:
 
     def model(self, experiment: Experiment) -> ModelSpec:
         """The network for this task."""
-        return model_for(experiment, self.sample_shape, len(self.classes))
+        return experiment.network(self.sample_shape, len(self.classes))
 
 
 SERVER_APP = '''"""The server's side: asks the nodes, one message each, and keeps the run directory."""
@@ -62,7 +61,7 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from feddag.engines.flower.server import serve
+from feddag.deploy.server import serve
 
 app = ServerApp()
 
@@ -80,7 +79,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from feddag.engines.flower import node
+from feddag.deploy import node
 
 app = ClientApp()
 

@@ -8,14 +8,16 @@ from typing import Any
 
 import torch
 
-from feddag.engines.flower.app import EXPERIMENT, Task
+from feddag.deploy.app import EXPERIMENT, Task
 from feddag.engines.flower.engine import FlowerEngine, Terms
 from feddag.engines.flower.grid import GridCarrier
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
 from feddag.files import write_atomically
-from feddag.history import Record, RunDirectory
-from feddag.run import Setting, prepare, run_on
+from feddag.records import RoundRecord
+from feddag.runner.directory import RunDirectory
+from feddag.runner.loop import Setting
+from feddag.runner.run import prepare, run_on, setting_of
 
 
 def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
@@ -46,7 +48,7 @@ def _setting(experiment: Experiment, task: Task, terms: Terms, files: RunDirecto
     trainer = f"{experiment.trainer}, on Flower nodes"
     if files.partition.exists():
         dataset, partition, place = prepare(experiment)
-        return replace(Setting.of(dataset, partition, place), trainer=trainer, minimum=terms.minimum)
+        return replace(setting_of(dataset, partition, place), trainer=trainer, minimum=terms.minimum)
     if experiment.method_class.needs_truth:
         raise FeddagError(f"method = '{experiment.method}' needs true groups, and a real federation has none")
     return Setting(task.model(experiment), trainer, clients, minimum=terms.minimum)
@@ -71,6 +73,6 @@ def _run_name(files: RunDirectory, resume: bool) -> str:
     return path.read_text().strip()
 
 
-def _say(record: Record) -> None:
+def _say(record: RoundRecord) -> None:
     missing = f", {len(record['missing'])} answers missing" if record["missing"] else ""
     print(f"feddag: round {record['round']}, accuracy {record['accuracy']['mean']:.3f}{missing}", flush=True)

@@ -1,0 +1,203 @@
+"""Work beside the data: a step says what is done, a client what it is done with. A step sees one client, no other."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from feddag.client.trainer import LocalSettings, Penalty, Pull, Trainer
+from feddag.models import ModelSpec
+from feddag.rng import rng, stream_key
+from feddag.weights import ClientId, ModelSource, Own, Ref, Weights, kept
+
+NUMBER_BYTES = 8  # what one number costs on the wire
+
+
+@dataclass
+class Result:
+    """What one step gives back.
+
+    `samples` counts the samples that passed through training, epochs included; `scored` those that only passed forward.
+    """
+
+    weights: Weights | None = None
+    numbers: dict[str, float] = field(default_factory=dict)
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+    samples: int = 0
+    scored: int = 0
+    more: dict[str, Weights] = field(default_factory=dict)
+    """Further sets of weights by name, for a step that makes several."""
+
+    def tensors(self) -> Iterator[Tensor]:
+        """Every tensor that travels."""
+        for table in (self.weights or {}, self.arrays, *self.more.values()):
+            yield from table.values()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes this result takes on the wire."""
+        return sum(tensor.nbytes for tensor in self.tensors()) + NUMBER_BYTES * len(self.numbers)
+
+
+class Step(ABC):
+    """One thing done beside the data: a frozen dataclass of plain fields, and the function that does it there.
+
+    A method may define steps of its own in its own file; every engine can carry them.
+    """
+
+    phase: str | None = None
+    """What this step belongs to, where one exchange serves two purposes; else the federation's phase."""
+    parts: tuple[str, ...] = ()
+    """Which parts of the weights (\"head\") a result holds; all if none is named."""
+
+    @abstractmethod
+    def run(self, client: "Client") -> Result:
+        """Do it. Sees this client's samples and state, and what the job carries, and nothing else."""
+
+    def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]] | None:
+        """The shapes of the arrays in the result, if they are known beforehand: another answer is then refused."""
+        return None
+
+    def only_scores(self) -> Ref | Own | None:
+        """The model, if the step does nothing but score it on test samples: engines then score it once for all."""
+        return None
+
+    def write_down(self, result: Result, folder: Path) -> None:  # noqa: B027 - most steps have nothing to show
+        """Leave a readable copy of what was sent in the node's own folder, for whoever owns the data."""
+
+    def payload(self) -> Iterator[Ref | Tensor]:
+        """All that must travel to the client for this step: weights by reference, and arrays of the step's own."""
+        return _payload(vars(self).values())
+
+
+def _payload(items: Iterable[object]) -> Iterator[Ref | Tensor]:
+    for item in items:
+        if isinstance(item, (Ref, Tensor)):
+            yield item
+        elif isinstance(item, (dict, list, tuple)) and item:  # not Mapping: asking for that is slow
+            yield from _payload(item.values() if isinstance(item, dict) else item)
+
+
+@dataclass
+class Client:
+    """What a step may see and use while it runs beside one client's data."""
+
+    id: ClientId
+    x: Tensor
+    y: Tensor
+    trainer: Trainer
+    settings: LocalSettings
+    num_classes: int
+    fetch: Callable[[Ref], Weights]
+    score: Callable[[Weights], Tensor]
+    """Counts per class of a model on this client's test samples (see `Trainer.score`)."""
+    test_samples: Callable[[], tuple[Tensor, Tensor]]
+    seed: int
+    moment: tuple[int, int]
+    """(round, exchange): randomness is named by it."""
+    state: Weights = field(default_factory=dict)
+    """What the client remembers between rounds, as `name/parameter`."""
+    current: Weights | None = None
+    """The weights that the step before left."""
+    scratch: dict[str, Tensor] = field(default_factory=dict)
+    """What a step leaves for later steps of the same job; it never travels and is forgotten with the job."""
+    step: int = 0
+
+    def weights(self, source: ModelSource) -> Weights:
+        """The weights a step asked for."""
+        if isinstance(source, tuple):
+            merged: Weights = {}
+            for one in source:
+                merged = merged | (kept(self.state, one.name) if isinstance(one, Own) else self.weights(one))
+            return merged
+        if isinstance(source, Ref):
+            return self.fetch(source)
+        if isinstance(source, Own):
+            own = kept(self.state, source.name)
+            if not own:
+                raise LookupError(f"client {self.id} keeps no '{source.name}'")
+            return own
+        if self.current is None:
+            raise LookupError("the first step of a job has no step before it to take weights from")
+        return self.current
+
+    def keep(self, name: str, weights: Weights) -> None:
+        """Remember weights under a name; `Own(name)` finds them again in later rounds."""
+        others = {key: value for key, value in self.state.items() if not key.startswith(name + "/")}
+        self.state = others | {f"{name}/{key}": value for key, value in weights.items()}
+
+    def fit(
+        self,
+        start: Weights,
+        batches: list[NDArray[np.int64]],
+        settings: LocalSettings | None = None,
+        *,
+        parts: tuple[str, ...] = (),
+        pulls: Sequence[Pull] = (),
+        sample_weights: Tensor | None = None,
+        penalty: Penalty | None = None,
+    ) -> tuple[Weights, Tensor]:
+        """Train on this client's samples in the given batches; the new weights, and the loss of every step."""
+        return self.trainer.fit(
+            start,
+            self.x,
+            self.y,
+            batches,
+            settings or self.settings,
+            dropout_key=self.key("dropout"),
+            parts=parts,
+            pulls=pulls,
+            sample_weights=sample_weights,
+            penalty=penalty,
+        )
+
+    def counts(self, weights: Weights) -> Tensor:
+        """What `score` gives, on the client's training samples."""
+        return self.trainer.score(weights, self.x, self.y)
+
+    def losses(self, weights: Weights) -> Tensor:
+        """The loss of a model on each of the client's training samples."""
+        return self.trainer.losses(weights, self.x, self.y)
+
+    def rng(self, *names: str | int) -> np.random.Generator:
+        """Randomness that belongs to this seed, name, moment, client and step of the job."""
+        return rng(self.seed, *names, *self.moment, self.id, self.step)
+
+    def key(self, *names: str | int) -> int:
+        """The key of a counter-based stream named in the same way."""
+        return stream_key(self.seed, *names, *self.moment, self.id, self.step)
+
+
+def perform(steps: Sequence[Step], client: Client) -> list[Result]:
+    """Do a job's steps in order, each from what the one before left."""
+    results = []
+    for number, step in enumerate(steps):
+        client.step = number
+        results.append(step.run(client))
+    return results
+
+
+def to_tensor(x: NDArray[Any], mean: ArrayLike, std: ArrayLike) -> Tensor:
+    """Normalised float32 samples as networks take them: images N x C x H x W, laid out channels last.
+
+    >>> to_tensor(np.full((1, 2, 2, 1), 3, np.uint8), [1.0], [2.0])[0, 0, 0]
+    tensor([1., 1.])
+    >>> to_tensor(np.full((1, 2, 2, 3), [1, 2, 3], np.uint8), [0.0, 1.0, 1.0], [1.0, 1.0, 0.5])[0, :, 1, 1]
+    tensor([1., 1., 4.])
+    """
+    mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
+    rows = x
+    if x.ndim == 4 and mean.size > 1:  # a whole row at a time: NumPy is slow along three channels
+        rows = x.reshape(*x.shape[:2], -1)
+        mean, std = np.tile(mean, x.shape[2]), np.tile(std, x.shape[2])
+    values = rows.astype(np.float32)
+    values -= mean  # in place: fresh memory for each result would cost more than the arithmetic
+    values /= std
+    normalised = torch.from_numpy(values.reshape(x.shape))
+    return normalised.permute(0, 3, 1, 2) if x.ndim == 4 else normalised

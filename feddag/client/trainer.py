@@ -1,0 +1,316 @@
+"""What trains and scores a model: in C++ where that is possible, else in PyTorch. Both give the same up to rounding.
+
+Nothing else in the package asks which of the two it is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from feddag import native
+from feddag.errors import FeddagError
+from feddag.models import DualEncoder, Model, ModelSpec, seed_dropout
+from feddag.weights import Weights, part_of
+
+EVALUATION_BATCH = 512
+
+TrainerKind = Literal["auto", "native", "torch"]
+Batches = list[NDArray[np.int64]]
+Penalty = Callable[[nn.Module, Tensor], Tensor]
+"""From the network and a batch of samples to what a method adds to the loss; PyTorch differentiates it."""
+
+
+@dataclass(frozen=True)
+class LocalSettings:
+    """How every client trains, unless a step says otherwise; the experiment's fields of the same names."""
+
+    epochs: int = 10
+    steps: int | None = None
+    batch_size: int = 32
+    lr: float = 0.01
+    momentum: float = 0.5
+    weight_decay: float = 1e-4
+
+
+class Pull(NamedTuple):
+    """strength / 2 * ||w - centre||^2 over some parts (all, if none is named), added to the loss."""
+
+    centre: Weights
+    strength: float
+    parts: tuple[str, ...] = ()
+
+
+class Trainer(Protocol):
+    """Trains and scores one network, whatever weights it is given."""
+
+    def fit(
+        self,
+        start: Weights,
+        x: Tensor,
+        y: Tensor,
+        batches: Batches,
+        settings: LocalSettings,
+        *,
+        dropout_key: int = 0,
+        parts: tuple[str, ...] = (),
+        pulls: Sequence[Pull] = (),
+        sample_weights: Tensor | None = None,
+        penalty: Penalty | None = None,
+    ) -> tuple[Weights, Tensor]:
+        """SGD with momentum and weight decay on mean cross-entropy: the new weights, and the loss of every step.
+
+        Only `parts` (all if none is named) are trained; the others stand still: no gradient, no weight decay, dropout
+        off. `sample_weights` weigh the samples of a batch in its mean loss.
+        """
+
+    def score(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
+        """A classes x 3 table in float64: correct, samples, summed cross-entropy of each class."""
+
+    def losses(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
+        """The cross-entropy of each sample."""
+
+    def logits(self, weights: Weights, x: Tensor) -> Tensor:
+        """The class scores of each sample."""
+
+
+def merged_pulls(pulls: Sequence[Pull], parts: Sequence[str]) -> tuple[dict[str, float], Weights]:
+    """Several pulls as one: a strength for each part, and the centre, which is the mean weighted by strength.
+
+    The sum of s_i / 2 * ||w - a_i||^2 has the gradient S * (w - sum s_i a_i / S), where S is the sum of the s_i.
+
+    >>> one, two = {"head.w": torch.zeros(1)}, {"head.w": torch.ones(1)}
+    >>> merged_pulls([Pull(one, 1.0), Pull(two, 3.0, ("head",))], ["encoder", "head"])
+    ({'encoder': 1.0, 'head': 4.0}, {'head.w': tensor([0.7500])})
+    """
+    strengths: dict[str, float] = {}
+    centre: Weights = {}
+    for part in parts:
+        here = [pull for pull in pulls if pull.strength and (not pull.parts or part in pull.parts)]
+        if not here:
+            continue
+        strengths[part] = sum(pull.strength for pull in here)
+        for name in (name for name in here[0].centre if part_of(name) == part):
+            if len(here) == 1:  # as it is: a mean of one would round
+                centre[name] = here[0].centre[name]
+            else:
+                mean = sum(pull.strength * pull.centre[name].double() for pull in here) / strengths[part]
+                centre[name] = torch.as_tensor(mean).to(here[0].centre[name].dtype)
+    return strengths, centre
+
+
+class TorchTrainer:
+    """PyTorch: the reference that every faster trainer must agree with. It can train any network."""
+
+    def __init__(self, model: ModelSpec) -> None:
+        self._classes = model.num_classes
+        built = model.build()
+        self._model: Model | DualEncoder = built.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def fit(
+        self,
+        start: Weights,
+        x: Tensor,
+        y: Tensor,
+        batches: Batches,
+        settings: LocalSettings,
+        *,
+        dropout_key: int = 0,
+        parts: tuple[str, ...] = (),
+        pulls: Sequence[Pull] = (),
+        sample_weights: Tensor | None = None,
+        penalty: Penalty | None = None,
+    ) -> tuple[Weights, Tensor]:
+        model = self._model
+        pool_first(model)
+        load_weights(model, start)
+        seed_dropout(model, dropout_key)
+        model.train()
+        for name, part in model.named_children():
+            part.train(not parts or name in parts)
+        named = {
+            name: parameter
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and (not parts or part_of(name) in parts)
+        }
+        parameters = list(named.values())
+        strengths, centre = merged_pulls(pulls, [name for name, _ in model.named_children()])
+        optimiser = torch.optim.SGD(
+            parameters, settings.lr, settings.momentum, weight_decay=settings.weight_decay, fused=True
+        )
+        losses = torch.empty(len(batches))
+        with torch.random.fork_rng(devices=[]):  # a user's own random layers draw from torch's global generator
+            torch.manual_seed(dropout_key % 2**63)
+            for step, batch in enumerate(batches):
+                index = torch.from_numpy(batch)
+                loss = _mean_loss(model(x[index]), y[index], None if sample_weights is None else sample_weights[index])
+                objective = loss if penalty is None else loss + penalty(model, x[index])
+                for parameter, gradient in zip(parameters, torch.autograd.grad(objective, parameters), strict=True):
+                    parameter.grad = gradient
+                with torch.no_grad():
+                    for name, parameter in named.items():
+                        strength = strengths.get(part_of(name), 0.0)
+                        if strength and parameter.grad is not None:
+                            parameter.grad.add_(parameter - centre[name], alpha=strength)
+                optimiser.step()
+                losses[step] = loss.detach()
+        # Contiguous, as the native trainer and files want them: this network's own weights lie channels last.
+        trained = {
+            name: value.detach().clone(memory_format=torch.contiguous_format)
+            for name, value in model.state_dict().items()
+        }
+        return trained, losses
+
+    def score(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
+        table = torch.zeros(self._classes, 3, dtype=torch.float64)
+        for scores, labels in self._evaluated(weights, x, y):
+            losses = functional.cross_entropy(scores, labels, reduction="none")
+            hits = scores.argmax(dim=1) == labels
+            table.index_add_(0, labels, torch.stack([hits, torch.ones_like(hits), losses], dim=1).double())
+        return table
+
+    def losses(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
+        found = [
+            functional.cross_entropy(scores, labels, reduction="none")
+            for scores, labels in self._evaluated(weights, x, y)
+        ]
+        return torch.cat(found).double() if found else torch.zeros(0, dtype=torch.float64)
+
+    def logits(self, weights: Weights, x: Tensor) -> Tensor:
+        found = [scores for scores, _ in self._evaluated(weights, x, torch.zeros(len(x), dtype=torch.int64))]
+        return torch.cat(found) if found else torch.zeros(0, self._classes)
+
+    def _evaluated(self, weights: Weights, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
+        load_weights(self._model, weights)
+        self._model.eval()
+        with torch.inference_mode():
+            pairs = zip(torch.split(x, EVALUATION_BATCH), torch.split(y, EVALUATION_BATCH), strict=True)
+            return [(self._model(inputs), labels) for inputs, labels in pairs]
+
+
+class NativeTrainer:
+    """C++: several times as fast, and free of Python's lock. What it cannot do it hands to PyTorch."""
+
+    def __init__(self, model: ModelSpec, network: native.Network) -> None:
+        self._spec, self._network = model, network
+
+    @cached_property
+    def _torch(self) -> TorchTrainer:
+        return TorchTrainer(self._spec)
+
+    def fit(
+        self,
+        start: Weights,
+        x: Tensor,
+        y: Tensor,
+        batches: Batches,
+        settings: LocalSettings,
+        *,
+        dropout_key: int = 0,
+        parts: tuple[str, ...] = (),
+        pulls: Sequence[Pull] = (),
+        sample_weights: Tensor | None = None,
+        penalty: Penalty | None = None,
+    ) -> tuple[Weights, Tensor]:
+        if penalty is not None:  # only PyTorch can differentiate a method's own
+            return self._torch.fit(
+                start,
+                x,
+                y,
+                batches,
+                settings,
+                dropout_key=dropout_key,
+                parts=parts,
+                pulls=pulls,
+                sample_weights=sample_weights,
+                penalty=penalty,
+            )
+        strengths, centre = merged_pulls(pulls, self._network.parts)
+        job = native.Job(
+            network=self._network,
+            weights=_arrays(start),
+            x=native.samples(x),
+            y=y.numpy(),
+            order=np.concatenate(batches),
+            batch_sizes=np.array([len(batch) for batch in batches]),
+            lr=settings.lr,
+            momentum=settings.momentum,
+            weight_decay=settings.weight_decay,
+            proximal=strengths,
+            anchor=_arrays(centre) or None,
+            sample_weights=None if sample_weights is None else sample_weights.numpy().astype(np.float32),
+            trainable=parts or None,
+            dropout_key=dropout_key,
+        )
+        weights, losses = native.train(job)
+        return {name: torch.from_numpy(value) for name, value in weights.items()}, torch.from_numpy(losses)
+
+    def score(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
+        classes = self._spec.num_classes
+        columns = native.evaluate(self._network, _arrays(weights), native.samples(x), y.numpy(), classes)
+        return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
+
+    def losses(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
+        return torch.from_numpy(native.losses(self._network, _arrays(weights), native.samples(x), y.numpy()))
+
+    def logits(self, weights: Weights, x: Tensor) -> Tensor:
+        return torch.from_numpy(native.scores(self._network, _arrays(weights), native.samples(x)))
+
+
+def native_network(model: ModelSpec, wanted: TrainerKind = "auto") -> native.Network | None:
+    """The model as the native trainer takes it; None where PyTorch is to train it. Refuses what cannot be done.
+
+    >>> native_network(ModelSpec("mlp", (4,), 2), "torch") is None
+    True
+    """
+    built = model.build()
+    if wanted == "torch":
+        return None
+    why_not = native.reason() or native.obstacle(built, model.shape)
+    if why_not and wanted == "native":
+        raise FeddagError(f"trainer = 'native' cannot train model = '{model.name}': {why_not}; allowed is 'torch'")
+    return None if why_not else native.describe(built, model.shape)
+
+
+def make_trainer(model: ModelSpec, network: native.Network | None) -> Trainer:
+    """A trainer of one's own: one that uses PyTorch cannot be shared between threads."""
+    return TorchTrainer(model) if network is None else NativeTrainer(model, network)
+
+
+def pool_first(model: nn.Module) -> None:
+    """Put every max-pool before the ReLU that feeds it: the same values and gradients, and less work for ReLU.
+
+    >>> layers = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2))
+    >>> pool_first(layers)
+    >>> [type(layer).__name__ for layer in layers]
+    ['Conv2d', 'MaxPool2d', 'ReLU']
+    """
+    for part in model.modules():
+        if type(part) is nn.Sequential:
+            for i in range(len(part) - 1):
+                if type(part[i]) is nn.ReLU and type(part[i + 1]) is nn.MaxPool2d:
+                    part[i], part[i + 1] = part[i + 1], part[i]
+
+
+def load_weights(model: nn.Module, weights: Weights) -> None:
+    """Copy weights into a network that is used again and again."""
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            value.copy_(weights[name])
+
+
+def _mean_loss(scores: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:
+    if weights is None:
+        return functional.cross_entropy(scores, labels)
+    losses, shares = functional.cross_entropy(scores, labels, reduction="none"), weights.to(scores)
+    return (shares * losses).sum() / shares.sum()
+
+
+def _arrays(weights: Weights) -> dict[str, NDArray[np.float32]]:
+    return {name: np.ascontiguousarray(value.numpy()) for name, value in weights.items()}

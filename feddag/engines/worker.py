@@ -1,0 +1,108 @@
+"""Does a client's jobs with the samples at hand: what every engine uses, in this process, another one or on a node."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feddag.client.step import Client, Result, perform, to_tensor
+from feddag.client.trainer import LocalSettings, Trainer, make_trainer
+from feddag.data.clients import ClientData
+from feddag.federation import Job
+from feddag.models import ModelSpec
+from feddag.native import Network
+from feddag.weights import ClientId, Ref, Weights
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What stays the same for all work of a run."""
+
+    model: ModelSpec
+    settings: LocalSettings
+    seed: int
+    network: Network | None = None
+    """For the native trainer; None where PyTorch does the work."""
+
+    def trainer(self) -> Trainer:
+        """A trainer for one worker."""
+        return make_trainer(self.model, self.network)
+
+    @property
+    def frees_python(self) -> bool:
+        """Whether threads can work side by side: the native trainer leaves Python alone."""
+        return self.network is not None
+
+
+@dataclass(frozen=True)
+class Work:
+    """A job as a worker gets it: with the client's memory, and when it happens."""
+
+    job: Job
+    state: Weights
+    moment: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Score:
+    """A model to be scored on one test block."""
+
+    model: Ref
+    block: int
+
+
+@dataclass
+class Done:
+    """A finished job, and what the client remembers now if that has changed."""
+
+    results: list[Result]
+    state: Weights | None
+
+
+class Worker:
+    """Does work with the samples at hand; lives in this process or in one of its own."""
+
+    def __init__(self, data: ClientData, place: Workplace, fetch: Callable[[Ref], Weights]) -> None:
+        self._data, self._place, self._fetch = data, place, fetch
+        self._trainer = place.trainer()
+
+    def do(self, work: Work | Score) -> Done | Tensor:
+        """Finish one piece of work."""
+        if isinstance(work, Score):
+            return self._score(self._fetch(work.model), [work.block])
+        x, y = self._data.samples(work.job.client)
+        client = Client(
+            id=work.job.client,
+            x=self._tensor(x),
+            y=torch.from_numpy(y.copy()),
+            trainer=self._trainer,
+            settings=self._place.settings,
+            num_classes=int(self._data.num_classes),
+            fetch=self._fetch,
+            score=lambda weights: self._score(weights, self._data.blocks(work.job.client)),
+            test_samples=lambda: self._test_samples(work.job.client),
+            seed=self._place.seed,
+            moment=work.moment,
+            state=work.state,
+        )
+        results = perform(work.job.steps, client)
+        return Done(results, None if client.state is work.state else client.state)
+
+    def _score(self, weights: Weights, blocks: Sequence[int]) -> Tensor:
+        counts = torch.zeros(int(self._data.num_classes), 3, dtype=torch.float64)
+        for block in blocks:
+            x, y = self._data.block(block)
+            counts += self._trainer.score(weights, self._tensor(x), torch.from_numpy(y.copy()))
+        return counts
+
+    def _test_samples(self, client: ClientId) -> tuple[Tensor, Tensor]:
+        blocks = [self._data.block(number) for number in self._data.blocks(client)]
+        x = np.concatenate([x for x, _ in blocks] or [self._data.test_x[:0]])
+        y = np.concatenate([y for _, y in blocks] or [self._data.test_y[:0]])
+        return self._tensor(x), torch.from_numpy(y)
+
+    def _tensor(self, x: Any) -> Tensor:
+        return to_tensor(x, self._data.mean, self._data.std)

@@ -1,0 +1,63 @@
+"""Every client's own model on its own test samples: what a run's accuracies are."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from feddag.client.evaluate import Choose, Evaluate, EvaluateMixture, balanced_accuracies, mean_loss
+from feddag.client.step import Step
+from feddag.client.train import Train
+from feddag.federation import Federation, Job, Reply
+from feddag.methods import Method
+from feddag.weights import Choice, ClientId, Mixture, Own, Ref, Weights
+
+
+class Evaluation:
+    """Scores the models that a method serves. Nothing of it counts as the method's traffic or work."""
+
+    def __init__(self, federation: Federation, method: Method) -> None:
+        self._federation, self._method = federation, method
+        self._refs: dict[int, tuple[Ref, Weights]] = {}
+        self.chosen: dict[ClientId, int] = {}
+        """Which of several models each client that has the choice took last."""
+
+    def scores(self, clients: Sequence[ClientId], finetuned: bool = False) -> tuple[list[float], float | None]:
+        """Each client's balanced accuracy (nan where there is none) and the mean loss over all test samples.
+
+        `finetuned` scores each model after the client's own local epochs; a mixture of models has no such score.
+        """
+        self._refs = {}
+        jobs = [Job(client, steps) for client in clients if (steps := self._steps(client, finetuned))]
+        with self._federation.uncounted():
+            replies = list(self._federation.ask(jobs))
+        self._refs = {}
+        if not replies:
+            return [math.nan] * len(clients), None
+        self._note_choices(replies)
+        counts = torch.stack([reply.results[-1].arrays["counts"] for reply in replies])
+        found = dict(zip([reply.client for reply in replies], balanced_accuracies(counts), strict=True))
+        loss = mean_loss(counts.sum(0))
+        return [found.get(client, math.nan) for client in clients], loss if math.isfinite(loss) else None
+
+    def _steps(self, client: ClientId, finetuned: bool) -> list[Step]:
+        model = self._method.model_of(client)
+        if isinstance(model, Mixture):
+            refs = tuple(map(self._ref, model.models))
+            return [] if finetuned else [EvaluateMixture(refs, model.shares)]
+        if isinstance(model, Choice):
+            choose = Choose(tuple(map(self._ref, model.models)))
+            return [choose, Train(send=False), Evaluate()] if finetuned else [choose, Evaluate()]
+        source = model if isinstance(model, Own) else self._ref(model)
+        return [Train(source, send=False), Evaluate()] if finetuned else [Evaluate(source)]
+
+    def _ref(self, model: Weights) -> Ref:
+        # Most clients share a few sets of weights: each is hashed once, and held, or another might get its id.
+        if id(model) not in self._refs:
+            self._refs[id(model)] = self._federation.put(model), model
+        return self._refs[id(model)][0]
+
+    def _note_choices(self, replies: Sequence[Reply]) -> None:
+        for reply in replies:
+            if "chosen" in reply.results[0].arrays:
+                self.chosen[reply.client] = int(reply.results[0].arrays["chosen"])

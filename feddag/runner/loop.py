@@ -1,0 +1,280 @@
+"""The loop: sample clients, let the method do a round, evaluate, record, checkpoint."""
+
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from feddag.errors import FeddagError
+from feddag.experiment import Experiment
+from feddag.federation import Engine, Federation, Traffic
+from feddag.models import ModelSpec
+from feddag.records import DriftReport, ResultRecord, RoundRecord
+from feddag.runner.directory import RunDirectory, save_tree
+from feddag.runner.evaluation import Evaluation
+from feddag.runner.results import (
+    DECIMALS,
+    Accuracy,
+    block,
+    drift_report,
+    over_rounds,
+    placed_right,
+    score_groups,
+    swing,
+    tail,
+)
+from feddag.weights import ClientId
+
+SCHEMA = 1
+
+Observer = Callable[[RoundRecord], None]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a run is told beside its experiment: the network, what trains it, and what is known about the clients."""
+
+    model: ModelSpec
+    trainer: str
+    clients: int
+    """How many there are or may be."""
+    truth: tuple[int, ...] | None = None
+    """The true group of each client, where the data were divided by us."""
+    truth_at_end: tuple[int, ...] | None = None
+    """The same after the last round: clients may have drifted."""
+    held_out: tuple[ClientId, ...] = ()
+    drifting: tuple[ClientId, ...] = ()
+    """Who holds other data after the drift."""
+    partition_checksum: str | None = None
+    class_counts: NDArray[np.int64] | None = None
+    """How many samples of each class each client holds, where that is known: clients x classes."""
+    classes: tuple[str, ...] | None = None
+    """What the classes are called, where that is known."""
+    minimum: int = 0
+    """Fewest usable answers of an exchange; with fewer the run stops and can be resumed."""
+
+
+class Loop:
+    """One run under way."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        files: RunDirectory,
+        setting: Setting,
+        engine: Engine,
+        observer: Observer | None,
+    ) -> None:
+        self.experiment, self.files, self.setting = experiment, files, setting
+        self.engine, self.observer = engine, observer
+        kind = experiment.method_class
+        truth = dict(enumerate(setting.truth)) if kind.needs_truth and setting.truth is not None else None
+        self.federation = Federation(
+            engine,
+            setting.model,
+            experiment.seed,
+            experiment.participation,
+            truth,
+            setting.held_out,
+            setting.minimum,
+            experiment.rounds,
+        )
+        self.method = kind(experiment.settings)
+        self.evaluation = Evaluation(self.federation, self.method)
+        self.key = experiment.key()
+        self.present: tuple[ClientId, ...] = ()
+        self.began = time.perf_counter()
+        self.seconds_before = 0.0  # spent before a resume
+        self.explained: dict[ClientId, int] | None = None  # the groups that grouping.safetensors tells about
+
+    def run_to_end(self, resume: bool) -> ResultRecord:
+        """All rounds that are not done yet, and the result."""
+        done = self._restore() if resume else None
+        self.method.setup(self.federation)
+        if done is None:
+            self.present = self.federation.clients
+            self.method.start(self.federation)
+            self._explain()
+            self.checkpoint(0)
+        for number in range((done or 0) + 1, self.experiment.rounds + 1):
+            began = time.perf_counter()
+            self.federation.begin_round(number)
+            self._welcome()
+            sampled = self.method.sample(self.federation)
+            self.method.round(self.federation, sampled)
+            record = self._record(number)
+            record["seconds"] = round(time.perf_counter() - began, 4)
+            self.files.append(record)
+            if self.method.clusters() != self.explained:
+                self._explain()
+            self.checkpoint(number)
+            if self.observer:
+                self.observer(record)
+        return self._result()
+
+    def _welcome(self) -> None:
+        """Tell the method who came and who went since the last round."""
+        before, self.present = self.present, self.federation.clients
+        if gone := sorted(set(before) - set(self.present)):
+            self.method.leave(self.federation, gone)
+        if newcomers := sorted(set(self.present) - set(before)):
+            self.method.join(self.federation, newcomers)
+
+    def _explain(self) -> None:
+        """Write down what a report needs beside the history: what led to the groups, and who holds which classes."""
+        known = {"class_counts": self.setting.class_counts, "classes": self.setting.classes}
+        save_tree(self.files.grouping, {**self.method.diagnostics(), **known})
+        self.explained = _copied(self.method.clusters())
+
+    def _record(self, number: int) -> RoundRecord:
+        scores, loss = self.evaluation.scores(self.present)
+        accuracy = Accuracy.over(scores)
+        traffic = self.federation.traffic
+        clusters = self.method.clusters()
+        return {
+            "round": number,
+            "accuracy": {"mean": accuracy.mean, "std": accuracy.std, "worst_decile": accuracy.worst_decile},
+            "loss": None if loss is None else round(loss, DECIMALS),
+            "clients": list(self.present),
+            "per_client": list(accuracy.per_client),
+            "clusters": None if clusters is None else [clusters.get(client) for client in self.present],
+            "bytes_up": traffic.up.total(),
+            "bytes_down": traffic.down.total(),
+            "sample_passes": traffic.samples.total(),
+            "missing": {str(client): reason for client, reason in self.federation.missing.items()},
+            "events": [event.as_record() for event in self.federation.events()],
+        }
+
+    def checkpoint(self, number: int) -> None:
+        """Keep all that a resume needs, and the models."""
+        traffic = {name: dict(counter) for name, counter in vars(self.federation.traffic).items()}
+        tree = {
+            "key": self.key,
+            "present": list(self.present),
+            "method": self.method.state_dict(),
+            "traffic": traffic,
+            "missing": dict(self.federation.missing),
+            "chosen": dict(self.evaluation.chosen),
+            "model": astuple(self.setting.model),
+            "seconds": self._seconds(),
+        }
+        self.files.save_checkpoint(number, tree, self.engine.states(), self.method.held)
+
+    def _seconds(self) -> float:
+        return self.seconds_before + time.perf_counter() - self.began
+
+    def _restore(self) -> int | None:
+        """Go back to the last whole round; returns its number, None if there is none."""
+        saved = self.files.load_checkpoint()
+        if saved is None:
+            self.files.rewind(None)
+            return None
+        tree = saved.tree
+        if tree["key"] != self.key:
+            raise FeddagError(
+                f"run directory '{self.files.path}' belongs to another experiment, or its data have changed"
+            )
+        self.files.rewind(tree)
+        self.seconds_before = tree["seconds"]
+        self.method.load_state_dict(tree["method"])
+        self.method.held = saved.held
+        self.engine.restore(saved.states)
+        self.present = tuple(tree["present"])
+        self.explained = _copied(self.method.clusters())
+        self.federation.traffic = Traffic(**{name: Counter(counts) for name, counts in tree["traffic"].items()})
+        self.federation.missing = dict(tree["missing"])
+        self.evaluation.chosen = dict(tree["chosen"])
+        return int(tree["round"])
+
+    def _result(self) -> ResultRecord:
+        clients = self.present
+        history = self.files.read_history()
+        truth = self.setting.truth_at_end
+        self.federation.begin_round(self.experiment.rounds + 1)
+        blocks: dict[str, Accuracy | None] = {
+            "accuracy": over_rounds(np.mean, tail(history), clients),
+            "accuracy_last": over_rounds(np.mean, history[-1:], clients),
+            "accuracy_finetuned": self._finetuned(clients),
+            "accuracy_best": over_rounds(np.max, history, clients),
+        }
+        if unseen := self.setting.held_out:
+            self.federation.admit(unseen)
+            self.method.join(self.federation, unseen)
+            blocks["accuracy_unseen"] = block(self.evaluation.scores(unseen)[0])
+            blocks["accuracy_unseen_finetuned"] = self._finetuned(unseen)
+        clusters = self.method.clusters()
+        clustering = None if clusters is None else score_groups(clusters, truth, self.setting.class_counts)
+        right = None
+        if clusters is not None and truth is not None and unseen:
+            right = placed_right(clusters, truth, clients, unseen)
+        found = {
+            "schema": SCHEMA,
+            "key": self.key,
+            **{name: getattr(self.experiment, name) for name in ("method", "dataset", "partition", "seed", "rounds")},
+            "model": self.setting.model.name,
+            "clients": self.setting.clients,
+            "participants": list(clients),
+            "held_out": list(self.setting.held_out),
+            **{name: block.as_record() if block else None for name, block in blocks.items()},
+            "accuracy_by_round": [record["accuracy"]["mean"] for record in history],
+            "swing": swing(history, clients),
+            "clusters": None if clusters is None else [clusters.get(client) for client in range(self.setting.clients)],
+            "truth": None if truth is None else list(truth),
+            "ari": clustering and clustering["ari"],
+            "clustering": clustering,
+            "unseen_placed_right": right,
+            "drift": self._drift(history) if self.setting.drifting else None,
+            **_traffic_block(self.federation.traffic, self.setting.clients),
+            "answers_missing": sum(len(record["missing"]) for record in history),
+            "partition_checksum": self.setting.partition_checksum,
+            "seconds": round(self._seconds(), 3),
+            "versions": _versions() | {"trainer": self.setting.trainer},
+        }
+        return cast("ResultRecord", found)
+
+    def _finetuned(self, clients: Sequence[ClientId]) -> Accuracy | None:
+        return block(self.evaluation.scores(clients, finetuned=True)[0]) if self.experiment.finetune else None
+
+    def _drift(self, history: Sequence[RoundRecord]) -> DriftReport:
+        drifting = self.setting.drifting
+        others = sorted(set(self.present).difference(drifting))
+        return drift_report(history, self.experiment.drift_round, drifting, others)
+
+
+def _traffic_block(traffic: Traffic, clients: int) -> dict[str, object]:
+    """What travelled and what was computed, as it stands in result.json."""
+    by_client = {
+        "bytes_up": traffic.up_by_client,
+        "bytes_down": traffic.down_by_client,
+        "sample_passes": traffic.samples_by_client,
+    }
+    return {
+        "bytes_up": traffic.up.total(),
+        "bytes_down": traffic.down.total(),
+        "bytes_by_phase": {"up": dict(traffic.up), "down": dict(traffic.down)},
+        "sample_passes": traffic.samples.total(),
+        "sample_passes_by_phase": dict(traffic.samples),
+        "samples_scored": traffic.scored.total(),
+        "by_client": {name: [counted[client] for client in range(clients)] for name, counted in by_client.items()},
+    }
+
+
+def _copied(clusters: dict[ClientId, int] | None) -> dict[ClientId, int] | None:
+    return None if clusters is None else dict(clusters)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in ("feddag", "torch", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found | {"python": platform.python_version(), "cpu": torch.backends.cpu.get_cpu_capability()}

@@ -1,0 +1,208 @@
+"""From an experiment to a finished run, and back from its directory."""
+
+import json
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from feddag import native
+from feddag.client.trainer import load_weights, native_network
+from feddag.data.clients import count_classes, lay_out
+from feddag.data.datasets import Dataset
+from feddag.data.datasets import load as load_dataset
+from feddag.data.partitions import Partition
+from feddag.engines.local import LocalEngine
+from feddag.engines.worker import Workplace
+from feddag.errors import FeddagError
+from feddag.experiment import Experiment, read_experiment
+from feddag.federation import Engine
+from feddag.files import write_atomically
+from feddag.models import DualEncoder, MixtureOfModels, Model, ModelSpec
+from feddag.records import ResultRecord, RoundRecord
+from feddag.runner.directory import RunDirectory
+from feddag.runner.loop import Loop, Observer, Setting
+from feddag.runner.results import Accuracy
+from feddag.weights import Choice, ClientId, Mixture, Own, Weights, kept
+
+SMALL_RUN = 1e10  # sample passes x parameters: some seconds of work
+
+
+class Run:
+    """A finished run: what was asked, what came out, and the models."""
+
+    def __init__(
+        self, directory: Path, experiment: Experiment, result: ResultRecord, keep_alive: object = None
+    ) -> None:
+        self.directory = directory
+        self.experiment = experiment
+        self.result = result
+        self._keep_alive = keep_alive  # a temporary directory lives as long as its run
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """The headline: mean over the last tenth of the rounds."""
+        block = self.result["accuracy"]
+        return Accuracy(block["mean"], block["std"], block["worst_decile"], tuple(block["per_client"]))
+
+    @property
+    def clusters(self) -> list[int | None] | None:
+        """The group of each client, None for one that has none; None for a method that makes no groups."""
+        return self.result["clusters"]
+
+    @property
+    def truth(self) -> list[int] | None:
+        """The true group of each client, where the partition has one."""
+        return self.result["truth"]
+
+    @property
+    def history(self) -> list[RoundRecord]:
+        """A record for each round."""
+        return RunDirectory(self.directory).read_history()
+
+    def model(self, client: ClientId) -> Model | DualEncoder | MixtureOfModels:
+        """The network this client ended with, ready to use."""
+        if not 0 <= client < self.result["clients"]:
+            raise FeddagError(f"client = {client} is not one of the {self.result['clients']} clients")
+        saved = RunDirectory(self.directory).load_checkpoint()
+        if saved is None or saved.tree["round"] != self.experiment.rounds:
+            raise FeddagError(f"run directory '{self.directory}' has lost its last checkpoint, and with it the models")
+        method = self.experiment.method_class(self.experiment.settings)
+        method.load_state_dict(saved.tree["method"])
+        method.held = saved.held
+        spec = ModelSpec(*saved.tree["model"])
+        served = method.model_of(client)
+        if isinstance(served, Mixture):
+            members = [_loaded(spec, weights) for weights in served.models]
+            return MixtureOfModels(members, served.shares).eval()
+        if isinstance(served, Choice):
+            if client not in saved.tree["chosen"]:
+                raise FeddagError(f"client = {client} has not chosen among its {len(served.models)} models yet")
+            served = served.models[saved.tree["chosen"][client]]
+        if isinstance(served, Own):
+            if client not in saved.states:
+                raise FeddagError(f"client = {client} keeps its model on its own machine")
+            served = kept(saved.states[client][1], served.name)
+        return _loaded(spec, served)
+
+    def save(self, directory: str | Path) -> None:
+        """Copy everything the run left into another directory."""
+        target = Path(directory)
+        if target.exists() and any(target.iterdir()):
+            raise FeddagError(f"directory '{target}' is not empty; give a new one")
+        shutil.copytree(self.directory, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+
+
+def _loaded(spec: ModelSpec, weights: Weights) -> Model | DualEncoder:
+    model = spec.build().eval()
+    load_weights(model, weights)
+    return model
+
+
+def load(directory: str | Path) -> Run:
+    """A finished run from its directory."""
+    files = RunDirectory(Path(directory))
+    result = files.read_result()
+    if result is None:
+        raise FeddagError(f"'{directory}' holds no finished run: it has no result.json")
+    return Run(files.path, read_experiment(files.experiment, {}), result)
+
+
+def run(
+    experiment: Experiment, out: str | Path | None = None, resume: bool = False, observer: Observer | None = None
+) -> Run:
+    """Run an experiment, leaving everything in `out` (a temporary directory if none is given).
+
+    With `resume`, an unfinished run in `out` goes on after its last whole round, and ends as if never stopped.
+    The observer is called with each round's record.
+    """
+    keep_alive = tempfile.TemporaryDirectory(prefix="feddag-run-") if out is None else None
+    files = RunDirectory(Path(out or keep_alive.name))  # type: ignore[union-attr]
+    if not resume and files.path.exists() and any(files.path.iterdir()):
+        raise FeddagError(f"run directory '{files.path}' is not empty; give a new one, or go on with --resume")
+    result = files.read_result() if resume else None
+    if result is not None and result["key"] != experiment.key():
+        raise FeddagError(f"run directory '{files.path}' holds the result of another experiment")
+    if result is None:
+        result = _run_here(experiment, files, resume, observer)
+    return Run(files.path, experiment, result, keep_alive)
+
+
+def _run_here(experiment: Experiment, files: RunDirectory, resume: bool, observer: Observer | None) -> ResultRecord:
+    """Run all clients on this machine."""
+    dataset, partition, place = prepare(experiment)
+    data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
+    with files.locked():
+        if files.load_checkpoint() is None:  # else they are there, and may be another experiment's: refused below
+            write_atomically(files.experiment, experiment.to_toml())
+            partition.save(files.partition)
+        setting = setting_of(dataset, partition, place)
+        drift = None
+        if experiment.drift_round:
+            after = partition.drifted(experiment.drift_share, experiment.seed)
+            drift = experiment.drift_round, lay_out(dataset, after, experiment.seed, experiment.evaluate)
+            counts = count_classes(dataset, after)
+            drifting = partition.drifting(experiment.drift_share, experiment.seed)
+            setting = replace(setting, truth_at_end=after.truth, class_counts=counts, drifting=drifting)
+        workers = experiment.workers or _worthwhile_workers(experiment, partition, place)
+        engine = LocalEngine(data, place, workers, drift)
+        return run_on(engine, experiment, files, setting, resume, observer)
+
+
+def run_on(
+    engine: Engine,
+    experiment: Experiment,
+    files: RunDirectory,
+    setting: Setting,
+    resume: bool = False,
+    observer: Observer | None = None,
+) -> ResultRecord:
+    """Let an engine run an experiment to its end, and write down the result; the engine is closed however it ends."""
+    try:
+        loop = Loop(experiment, files, setting, engine, observer)
+        result = loop.run_to_end(resume)
+        write_atomically(files.result, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        if setting.held_out:  # whoever joined after the last round has a model, too
+            loop.checkpoint(experiment.rounds)
+    finally:
+        engine.close()
+    return result
+
+
+def prepare(experiment: Experiment) -> tuple[Dataset, Partition, Workplace]:
+    """Load, divide and build what a run needs. Whatever can be refused is refused here, before any work."""
+    dataset = load_dataset(experiment.dataset)
+    partition = experiment.divide(dataset)
+    model = experiment.network(dataset.x_train.shape[1:], dataset.num_classes)
+    network = native_network(model, experiment.trainer)
+    if experiment.method_class.needs_truth and partition.truth is None:
+        raise FeddagError(
+            f"method = '{experiment.method}' needs true groups, and partition = '{experiment.partition}' has none"
+        )
+    return dataset, partition, Workplace(model, experiment.local, experiment.seed, network)
+
+
+def setting_of(dataset: Dataset, partition: Partition, place: Workplace) -> Setting:
+    """What is known where one machine holds the data of all clients."""
+    return Setting(
+        model=place.model,
+        trainer="torch" if place.network is None else f"native, {native.instruction_set()}",
+        clients=len(partition.train),
+        truth=partition.truth,
+        truth_at_end=partition.truth,
+        held_out=partition.held_out,
+        partition_checksum=partition.checksum(),
+        class_counts=count_classes(dataset, partition),
+        classes=dataset.classes,
+    )
+
+
+def _worthwhile_workers(experiment: Experiment, partition: Partition, place: Workplace) -> int:
+    """One worker per core, but no processes for a run so small that starting them would take longer."""
+    local = experiment.local
+    by_steps = len(partition.train) * (local.steps or 0) * local.batch_size
+    samples = by_steps or local.epochs * sum(map(len, partition.train))
+    parameters = sum(weights.numel() for weights in place.model.build().state_dict().values())
+    work = experiment.rounds * experiment.participation * samples * parameters
+    return len(os.sched_getaffinity(0)) if work > SMALL_RUN or place.frees_python else 1
