@@ -69,7 +69,7 @@ def find(name: str) -> Path | None:
     known = lookup(name)
     if name == "digits":
         return _scikit_learn_digits()
-    return _first_form([*_own_folders(), Path("data"), Path("../shared/data"), _cache(), SYSTEM_FOLDER], known)
+    return _first_form([*_own_folders(), Path("data"), _cache(), SYSTEM_FOLDER], known)
 
 
 def read(name: str, path: Path) -> Parts:

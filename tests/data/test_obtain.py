@@ -239,7 +239,6 @@ def test_search_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tmp_path / "a",
         tmp_path / "b",
         Path("data"),
-        Path("../shared/data"),
         tmp_path / "home" / ".cache" / "feddag",
         tmp_path / "system",
     ]
