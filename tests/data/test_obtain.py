@@ -17,7 +17,7 @@ from feddag.data import obtain, readers
 from feddag.data.datasets import load
 from feddag.data.readers import Parts, Samples
 from tests.data import refused
-from tests.data.test_readers import idx, images, planes
+from tests.data.readers import idx, images, planes
 
 
 class Mirror:

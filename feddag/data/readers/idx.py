@@ -1,0 +1,46 @@
+"""idx files: MNIST and Fashion-MNIST."""
+
+import gzip
+import math
+import struct
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddag.data.readers.samples import Parts, Samples, reading
+
+LARGEST_IDX = 2**32
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """The byte array of one idx file, gzipped or not."""
+    with reading(path, "a whole idx file of bytes"):
+        with path.open("rb") as file:
+            zipped = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if zipped else path.open("rb") as file:
+            zeros, element_type, dimensions = struct.unpack(">HBB", file.read(4))
+            if zeros != 0 or element_type != 0x08 or not 1 <= dimensions <= 4:
+                raise ValueError("its magic number is wrong")
+            shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions))
+            size = math.prod(shape)
+            if size > LARGEST_IDX:
+                raise ValueError(f"it announces {size} bytes, more than {LARGEST_IDX}")
+            content = file.read(size + 1)  # one more, to notice a file that is too long without unpacking all of it
+            if len(content) != size:
+                raise ValueError(
+                    f"it announces {size} bytes and holds {'more' if len(content) > size else len(content)}"
+                )
+            return np.frombuffer(content, np.uint8).reshape(shape).copy()  # torch wants arrays it may write to
+
+
+def read_idx_folder(folder: Path) -> Parts:
+    """The four idx files of MNIST or Fashion-MNIST, each with or without .gz."""
+
+    def array(name: str) -> NDArray[np.uint8]:
+        return read_idx(folder / name if (folder / name).exists() else folder / f"{name}.gz")
+
+    def part(prefix: str) -> Samples:
+        return Samples(array(f"{prefix}-images-idx3-ubyte"), array(f"{prefix}-labels-idx1-ubyte"))
+
+    return part("train"), part("t10k")

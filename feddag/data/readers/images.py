@@ -1,0 +1,99 @@
+"""Image files, and folders of them whose names are classes and domains."""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from feddag.data.readers.samples import Parts, Samples, reading
+from feddag.errors import FeddagError
+
+IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP")  # Pillow's other plugins stay shut: EPS starts a program
+MIXED_SIZE = (32, 32)
+DOMAIN_IMAGE_SIZE = (48, 48)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    with reading(path, "a whole PNG, JPEG, BMP, PPM, TIFF or WebP image"), warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(path, formats=IMAGE_FORMATS) as image:
+            if image.mode.startswith(("I", "F")):
+                raise ValueError("it has more than 8 bits a channel")
+            yield image
+
+
+def read_image(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+    """One image as H x W x 3, or H x W x 1 when it is grey, resized to `size` (width, height) where given."""
+    with _opened(path) as image:
+        plain = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+        if size and plain.size != size:
+            plain = plain.resize(size, Image.Resampling.BILINEAR)
+        pixels = np.array(plain)
+    return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def read_images(paths: Sequence[Path], size: tuple[int, int]) -> NDArray[np.uint8]:
+    """All images in one array; grey throughout has one channel, otherwise all have three."""
+    width, height = size
+    x = np.empty((len(paths), height, width, 3), np.uint8)
+    coloured = False
+    for pixels, path in zip(x, paths, strict=True):
+        found = read_image(path, size)
+        pixels[:] = found
+        coloured |= found.shape[2] == 3
+    return x if coloured else x[..., :1].copy()
+
+
+def _images(folder: Path, layout: str) -> list[Path]:
+    """The visible files that lie as deep in the folder as the layout says, in order."""
+    found = folder.glob("/".join("*" for _ in layout.split("/")))
+    paths = [path for path in found if path.is_file() and not path.name.startswith(".")]
+    if not paths:
+        raise FeddagError(f"{folder} holds no images: expected {layout} inside")
+    return sorted(paths)
+
+
+def read_image_folder(folder: Path) -> Parts:
+    """Images as CLASS/file, or as train/CLASS/file and test/CLASS/file.
+
+    Images that all have one size keep it; if their sizes differ, all are resized to 32 x 32.
+    """
+    divided = (folder / "train").is_dir() and (folder / "test").is_dir()
+    train = _images(folder / "train" if divided else folder, "CLASS/IMAGE")
+    test = _images(folder / "test", "CLASS/IMAGE") if divided else []
+    sizes = set()
+    for path in train + test:
+        with _opened(path) as image:
+            sizes.add(image.size)
+    x = read_images(train + test, sizes.pop() if len(sizes) == 1 else MIXED_SIZE)
+    y = np.array([path.parent.name for path in train + test])
+    if not divided:
+        return Samples(x, y), None
+    return Samples(x[: len(train)], y[: len(train)]), Samples(x[len(train) :], y[len(train) :])
+
+
+def read_domain_folder(folder: Path) -> Parts:
+    """Images as DOMAIN/CLASS/file (PACS, Office-Caltech), resized to 48 x 48."""
+    paths = _images(folder, "DOMAIN/CLASS/IMAGE")
+    classes, domains = zip(*((path.parent.name, path.parent.parent.name) for path in paths), strict=True)
+    return Samples(read_images(paths, DOMAIN_IMAGE_SIZE), np.array(classes), domain=np.array(domains)), None
+
+
+def read_tiny_imagenet_c(folder: Path) -> Parts:
+    """Images as CORRUPTION/SEVERITY/CLASS/file, 64 x 64; a corruption is a domain.
+
+    Only the corruptions and severities that are there are read; the whole set takes 9.2 GB.
+    """
+    paths = _images(folder, "CORRUPTION/SEVERITY/CLASS/IMAGE")
+    samples = Samples(
+        read_images(paths, (64, 64)),
+        np.array([path.parent.name for path in paths]),
+        domain=np.array([path.parents[2].name for path in paths]),
+        version_of=np.array([f"{path.parent.name}/{path.name}" for path in paths]),
+    )
+    return samples, None

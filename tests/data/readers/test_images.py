@@ -1,0 +1,115 @@
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from feddag.data import readers
+from tests.data import refused
+from tests.data.readers import divided, images, save_image
+
+
+def test_image_folder_without_division(tmp_path: Path) -> None:
+    x = images(3, 5, 4)
+    save_image(tmp_path / "cat" / "b.png", x[1])
+    save_image(tmp_path / "cat" / "a.png", x[0])
+    save_image(tmp_path / "dog" / "c.bmp", x[2])
+    (tmp_path / "cat" / ".hidden").write_text("left by a file browser")
+    (tmp_path / "readme.txt").write_text("not in a class folder")
+    samples, test = readers.read_image_folder(tmp_path)
+    assert test is None
+    assert np.array_equal(samples.x, x[..., np.newaxis])
+    assert samples.y.tolist() == ["cat", "cat", "dog"]
+
+
+def test_image_folder_with_division_and_colour_in_one_part(tmp_path: Path) -> None:
+    save_image(tmp_path / "train" / "cat" / "a.png", np.full((2, 2), 7, np.uint8))
+    coloured = images(2, 2, 3)
+    save_image(tmp_path / "test" / "dog" / "a.png", coloured)
+    train, test = divided(readers.read_image_folder(tmp_path))
+    assert train.x.tolist() == [[[[7, 7, 7]] * 2] * 2]
+    assert np.array_equal(test.x[0], coloured)
+    assert (train.y.tolist(), test.y.tolist()) == (["cat"], ["dog"])
+
+
+def test_images_of_differing_sizes_all_become_32_by_32(tmp_path: Path) -> None:
+    save_image(tmp_path / "a" / "1.png", np.full((40, 50), 9, np.uint8))
+    save_image(tmp_path / "b" / "2.png", np.full((8, 8), 200, np.uint8))
+    samples, _ = readers.read_image_folder(tmp_path)
+    assert samples.x.shape == (2, 32, 32, 1)
+    assert (np.unique(samples.x[0]).tolist(), np.unique(samples.x[1]).tolist()) == ([9], [200])
+
+
+def png(width: int, height: int) -> bytes:
+    """A PNG that announces this size and holds nearly nothing."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0")) + chunk(b"IEND", b"")
+
+
+def encoded(pixels: np.ndarray, kind: str) -> bytes:
+    held = io.BytesIO()
+    Image.fromarray(pixels).save(held, kind)
+    return held.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"", "image"),
+        (b"plain text", "image"),
+        (encoded(images(40, 40, 3), "JPEG")[:-200], "truncated"),
+        (png(4, 4), "image"),
+        (png(10_000, 10_000), "bomb"),  # Pillow by itself only warns
+        (png(60_000, 60_000), "bomb"),
+        (encoded(images(4, 4), "GIF"), "identify"),  # a format that is kept shut
+        (encoded(np.full((4, 4), 40_000, np.uint16), "PNG"), "8 bits"),
+    ],
+)
+def test_image_folder_refuses_what_is_no_whole_8_bit_image(tmp_path: Path, content: bytes, word: str) -> None:
+    save_image(tmp_path / "a" / "1.png", images(4, 4))
+    (tmp_path / "a" / "2.png").write_bytes(content)
+    with refused(tmp_path / "a" / "2.png", word):
+        readers.read_image_folder(tmp_path)
+
+
+def test_image_folder_without_images(tmp_path: Path) -> None:
+    with refused(tmp_path, "CLASS/IMAGE"):
+        readers.read_image_folder(tmp_path)
+
+
+def test_domain_folder(tmp_path: Path) -> None:
+    for domain, kind, grey in [("sketch", "dog", 1), ("photo", "dog", 2), ("photo", "cat", 3)]:
+        save_image(tmp_path / domain / kind / "1.png", np.full((60, 48, 3), grey, np.uint8))
+    samples, test = readers.read_domain_folder(tmp_path)
+    assert test is None
+    assert samples.x.shape == (3, 48, 48, 3)
+    assert samples.x[:, 0, 0, 0].tolist() == [3, 2, 1]
+    assert samples.y.tolist() == ["cat", "dog", "dog"]
+    assert samples.domain is not None
+    assert samples.domain.tolist() == ["photo", "photo", "sketch"]
+
+
+def test_tiny_imagenet_c(tmp_path: Path) -> None:
+    for corruption in ("fog", "snow"):
+        for severity in ("1", "5"):
+            path = tmp_path / corruption / severity / "n01" / "val_7.JPEG"
+            save_image(path, np.full((64, 64, 3), 50 + 10 * int(severity), np.uint8))
+    samples, _ = readers.read_tiny_imagenet_c(tmp_path)
+    assert samples.x.shape == (4, 64, 64, 3)
+    assert samples.x[:, 0, 0, 0].tolist() == [60, 100, 60, 100]
+    assert samples.y.tolist() == ["n01"] * 4
+    assert samples.domain is not None
+    assert samples.domain.tolist() == ["fog", "fog", "snow", "snow"]
+    assert samples.version_of is not None
+    assert len(set(samples.version_of.tolist())) == 1
+    broken = tmp_path / "fog" / "1" / "n01" / "val_7.JPEG"
+    broken.write_bytes(broken.read_bytes()[:300])
+    with refused(broken):
+        readers.read_tiny_imagenet_c(tmp_path)
