@@ -4,16 +4,24 @@
 >>> finished = feddag.run(feddag.Experiment(rounds=1, clients=5, epochs=1, workers=1))
 >>> 0 <= finished.accuracy.mean <= 1
 True
+
+Importing the package loads none of its parts: a name is looked up when it is first used (PEP 562). PyTorch alone takes
+seconds to load, and `feddag --help` or a misspelt command must not wait for it.
 """
 
-__version__ = "0.1.0"
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
-from feddag.client.signature import Signature, signature
-from feddag.errors import FeddagError
-from feddag.experiment import Experiment
-from feddag.methods import Method, MethodSettings
-from feddag.runner.run import Run, load, run
-from feddag.server.grouping import Grouping, group
+from feddag._version import __version__
+
+if TYPE_CHECKING:  # for type checkers and editors; `_HOME` says the same at run time
+    from feddag.client.signature import Signature, signature
+    from feddag.errors import FeddagError
+    from feddag.experiment import Experiment
+    from feddag.methods import Method, MethodSettings
+    from feddag.runner.run import Run, load, run
+    from feddag.server.grouping import Grouping, group
 
 __all__ = [
     "Experiment",
@@ -23,8 +31,38 @@ __all__ = [
     "MethodSettings",
     "Run",
     "Signature",
+    "__version__",
     "group",
     "load",
     "run",
     "signature",
 ]
+
+_HOME = {
+    "Experiment": "feddag.experiment",
+    "FeddagError": "feddag.errors",
+    "Grouping": "feddag.server.grouping",
+    "Method": "feddag.methods",
+    "MethodSettings": "feddag.methods",
+    "Run": "feddag.runner.run",
+    "Signature": "feddag.client.signature",
+    "group": "feddag.server.grouping",
+    "load": "feddag.runner.run",
+    "run": "feddag.runner.run",
+    "signature": "feddag.client.signature",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, or a part of the package such as `feddag.native`, at its first use."""
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+        globals()[name] = value  # found without this function from now on
+        return value
+    if not name.startswith("_") and find_spec(f"{__name__}.{name}"):
+        return import_module(f"{__name__}.{name}")
+    raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,7 +7,7 @@ import tomllib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from feddag import __version__
+from feddag._version import __version__
 from feddag.data.datasets import Dataset
 from feddag.data.datasets import load as load_dataset
 from feddag.errors import FeddagError

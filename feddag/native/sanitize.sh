@@ -7,7 +7,7 @@ case $python in /*) ;; *) python=$PWD/$python ;; esac
 cd "$(dirname "$0")/../.."
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-cp -r feddag tests setup.py pyproject.toml README.md "$scratch"
+cp -r feddag tests setup.py pyproject.toml README.md LICENSE "$scratch"
 rm -f "$scratch"/feddag/native/*.so
 cd "$scratch"
 FEDDAG_SANITIZE=address,undefined "$python" setup.py -q build_ext --inplace
