@@ -2,8 +2,8 @@
 
 import hashlib
 import inspect
+import io
 import json
-import os
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -19,6 +19,7 @@ from feddag.data.dealing import PARTITIONS
 from feddag.data.shifts import Shift
 from feddag.data.tables import Deal, Ints, Pool, number, one_of, whole
 from feddag.errors import FeddagError, nearest
+from feddag.files import write_atomically
 from feddag.rng import rng
 
 __all__ = ["PARTITIONS", "Partition", "make_partition", "settings_of"]
@@ -94,16 +95,13 @@ class Partition:
 
     def save(self, path: Path | str) -> None:
         """Writes one npz file, whole or not at all."""
-        path = Path(path)
         content = self._content()
         content["checksum"] = np.frombuffer(_checksum(content).encode(), np.uint8)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        file = io.BytesIO()
+        np.savez_compressed(file, allow_pickle=False, **content)
         try:
-            with temporary.open("wb") as file:
-                np.savez_compressed(file, allow_pickle=False, **content)
-            temporary.replace(path)
+            write_atomically(Path(path), file.getvalue())
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise FeddagError(f"the partition file {path} cannot be written: {error.strerror}") from error
 
     @classmethod

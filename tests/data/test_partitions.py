@@ -607,7 +607,7 @@ def test_damaged_and_foreign_files_are_refused(tmp_path):
     with refused("missing.npz", "does not exist"):
         Partition.load(tmp_path / "missing.npz")
     with refused("partition.npz", "cannot be written"):
-        made.save(tmp_path / "no" / "such" / "partition.npz")
+        made.save(path / "below" / "a" / "file" / "partition.npz")
 
 
 @given(at=st.floats(0, 1), bit=st.integers(0, 7))

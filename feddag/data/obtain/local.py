@@ -2,6 +2,7 @@
 
 import hashlib
 import importlib.util
+import io
 import os
 import tempfile
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import numpy as np
 from feddag.data.obtain.known import KNOWN, KnownSet, Source, how, lookup
 from feddag.data.readers import Parts
 from feddag.errors import FeddagError
+from feddag.files import write_atomically
 
 SYSTEM_FOLDER = Path("/usr/share/datasets")  # where Debian's dataset packages put their files
 
@@ -70,7 +72,7 @@ def get(name: str) -> Path:
                 parts = source.read(Path(scratch) / source.inside)
                 if known.sha256 and fingerprint(parts) != known.sha256:
                     raise FeddagError("its data differ from the recorded SHA-256")
-                return _save(parts, Path(scratch), folder / f"{name}.npz")
+                return _save(parts, folder / f"{name}.npz")
         except OSError as error:
             raise FeddagError(f"cannot write into {folder}: {error.strerror or error}") from error
         except FeddagError as error:
@@ -119,11 +121,11 @@ def _scikit_learn_digits() -> Path:
     return Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
 
 
-def _save(parts: Parts, scratch: Path, path: Path) -> Path:
-    """One uncompressed archive (the fastest to load), put in place only when it is whole."""
+def _save(parts: Parts, path: Path) -> Path:
+    """One uncompressed archive: the fastest to load."""
     train, test = parts
     assert test is not None, "every set with a source is divided"
-    with (scratch / path.name).open("wb") as file:
-        np.savez(file, x_train=train.x, y_train=train.y, x_test=test.x, y_test=test.y)
-    (scratch / path.name).replace(path)
+    file = io.BytesIO()
+    np.savez(file, x_train=train.x, y_train=train.y, x_test=test.x, y_test=test.y)
+    write_atomically(path, file.getvalue())
     return path
