@@ -10,27 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feddag.data.shifts import Shift, concepts_of
-from feddag.data.tables import (
-    Deal,
-    Draw,
-    Ints,
-    Pool,
-    corruption_names,
-    dirichlet_factor,
+from feddag.data.partitions.samples import Deal, Draw, Ints, Pool, hand_out
+from feddag.data.partitions.settings import corruption_names, dirichlet_factor, labels_per_set, one_of, whole
+from feddag.data.partitions.tables import (
     even_table,
     evenly,
     every_group_served,
-    hand_out,
     holders_table,
     holding,
-    labels_per_set,
     lda_table,
     least_used_classes,
-    one_of,
     own_mixture,
-    whole,
 )
+from feddag.data.shifts import Shift, concepts_of
 from feddag.errors import FeddagError
 
 

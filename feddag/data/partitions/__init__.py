@@ -1,0 +1,7 @@
+"""Which samples each client trains on, is validated on and is tested on, with the true groups kept."""
+
+from feddag.data.partitions.dealing import PARTITIONS
+from feddag.data.partitions.make import make_partition, settings_of
+from feddag.data.partitions.partition import Partition
+
+__all__ = ["PARTITIONS", "Partition", "make_partition", "settings_of"]

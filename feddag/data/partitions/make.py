@@ -1,0 +1,181 @@
+"""From a dataset and settings to a partition: who trains, validates and tests on what."""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from feddag.data.datasets import Dataset
+from feddag.data.partitions.dealing import PARTITIONS
+from feddag.data.partitions.partition import Partition, numbered
+from feddag.data.partitions.samples import Deal, Ints, Pool
+from feddag.data.partitions.settings import CommonSettings, one_of, whole
+from feddag.data.shifts import Shift
+from feddag.errors import FeddagError, nearest
+from feddag.rng import rng
+
+
+def settings_of(partition: str) -> dict[str, Any]:
+    """The settings that a partition uses, with their defaults.
+
+    >>> settings_of("pathological")["classes_per_client"]
+    2
+    """
+    one_of("partition", partition, list(PARTITIONS))
+    parameters = inspect.signature(PARTITIONS[partition]).parameters.values()
+    own = {item.name: item.default for item in parameters if item.kind is inspect.Parameter.KEYWORD_ONLY}
+    return own | asdict(CommonSettings())
+
+
+def make_partition(
+    dataset: Dataset, *, partition: str, clients: int | None, seed: int, settings: Mapping[str, Any]
+) -> Partition:
+    """The clients of an experiment: the same for the same arguments, whatever was drawn before."""
+    common, own = _checked(partition, settings)
+    if not len(dataset.y_train):
+        raise FeddagError(f"dataset '{dataset.name}' has no training samples")
+    kept = _fraction(dataset.y_train, common.fraction, seed)
+    _check_clients(clients, len(kept), partition, dataset.name)
+    if common.test == "classes" and not len(dataset.y_test) and partition != "natural":
+        raise FeddagError(f"test = 'classes': dataset '{dataset.name}' has no test samples, so only 'own' is allowed")
+    if clients is not None:
+        _held_out(clients, common.holdout, seed)  # refuse before work
+
+    pool = Pool.of(dataset, kept)
+    deal = PARTITIONS[partition](pool, clients, partial(rng, seed, "partition", partition), **own)
+    count = int(deal.client_of.max()) + 1
+    train, y = deal.client_of, pool.y
+    test = _given_tests(dataset, deal, y, count) if common.test == "classes" else None
+    test_from: Literal["test", "train"] = "test"
+    if test is None:
+        own_test = _split_off(train, y, common.test_share, rng(seed, "partition", "test"))
+        train = np.where(own_test >= 0, -1, train)
+        test, test_from = _by_client(own_test, kept, count), "train"
+    validation = np.full_like(train, -1)
+    if common.validation:
+        validation = _split_off(train, y, common.validation, rng(seed, "partition", "validation"))
+        train = np.where(validation >= 0, -1, train)
+    return Partition(
+        train=_by_client(train, kept, count),
+        test=test,
+        validation=_by_client(validation, kept, count),
+        shifts=tuple(deal.shifts or [Shift()] * count),
+        truth=None if deal.truth is None else numbered(deal.truth),
+        held_out=_held_out(count, common.holdout, seed),
+        names=tuple(deal.names or map(str, range(count))),
+        test_from=test_from,
+    )
+
+
+def _checked(partition: str, settings: Mapping[str, Any]) -> tuple[CommonSettings, dict[str, Any]]:
+    """The settings that every partition has, checked, and those of this one alone, which it checks itself."""
+    allowed = settings_of(partition)
+    for key in settings:
+        if key not in allowed:
+            raise FeddagError(
+                f"partition = '{partition}': it has no setting '{key}'; allowed are {', '.join(allowed)}"
+                + nearest(key, allowed)
+            )
+    names = {item.name for item in fields(CommonSettings)}
+    own = {key: value for key, value in settings.items() if key not in names}
+    return CommonSettings(**{key: value for key, value in settings.items() if key in names}), own
+
+
+def _check_clients(clients: int | None, samples: int, partition: str, dataset: str) -> None:
+    if clients is not None:
+        whole("clients", clients, 1, samples, f"the training samples of '{dataset}' in use")
+    elif partition != "natural":
+        raise FeddagError(f"clients is missing: partition '{partition}' needs a whole number from 1 to {samples}")
+
+
+def _fraction(y: Ints, fraction: float, seed: int) -> Ints:
+    """The samples in use: the same share of every class, at least one of each."""
+    if fraction == 1:
+        return np.arange(len(y))
+    generator = rng(seed, "partition", "fraction")
+    parts = []
+    for label in np.unique(y):
+        members = np.flatnonzero(y == label)
+        parts.append(generator.permutation(members)[: max(1, round(fraction * len(members)))])
+    return np.sort(np.concatenate(parts))
+
+
+def _held_out(clients: int, holdout: float, seed: int) -> tuple[int, ...]:
+    count = round(holdout * clients)
+    if holdout and not 0 < count < clients:
+        raise FeddagError(
+            f"holdout = {holdout!r}: of {clients} clients this is {count}, and it must be 1 to {clients - 1} of them"
+        )
+    chosen = rng(seed, "partition", "holdout").choice(clients, count, replace=False)
+    return tuple(sorted(chosen.tolist()))
+
+
+def _by_client(client_of: Ints, indices: Ints, clients: int) -> tuple[Ints, ...]:
+    """The (sorted) indices of each client, given the client of each index."""
+    order = np.argsort(client_of, kind="stable")
+    starts = np.searchsorted(client_of[order], np.arange(clients + 1))
+    return tuple(np.split(indices[order[: starts[-1]]], starts[:-1])[1:])
+
+
+def _given_tests(dataset: Dataset, deal: Deal, y: Ints, clients: int) -> tuple[Ints, ...] | None:
+    """Each client's part of the dataset's test samples, None where these cannot be told apart by client."""
+    if not len(dataset.y_test):
+        return None
+    if deal.owners is not None:
+        owner_train, owner_test = dataset.owner_train, dataset.owner_test
+        # Asked of all owners, not of those in use: the kind of test must not hang on the seed.
+        if owner_train is None or owner_test is None or not np.isin(owner_train, owner_test).all():
+            return None
+        client_of = np.full(owner_test.max() + 1, -1)
+        client_of[deal.owners] = np.arange(clients)
+        return _by_client(client_of[owner_test], np.arange(len(dataset.y_test)), clients)
+    if deal.domains is not None and dataset.domain_test is None:
+        return None
+    used = deal.client_of >= 0
+    holds = np.zeros((clients, dataset.num_classes), np.bool_)
+    holds[deal.client_of[used], y[used]] = True
+    found: dict[tuple[bytes, int], Ints] = {}
+    tests_of = []
+    for client, row in enumerate(holds):
+        domain = -1 if deal.domains is None else int(deal.domains[client])
+        key = (row.tobytes(), domain)
+        if key not in found:
+            fits = row[dataset.y_test]
+            if dataset.domain_test is not None and domain >= 0:
+                fits = fits & (dataset.domain_test == domain)
+            found[key] = np.flatnonzero(fits)
+        tests_of.append(found[key])
+    return tuple(tests_of)
+
+
+def _split_off(client_of: Ints, y: Ints, share: float, generator: np.random.Generator) -> Ints:
+    """The client of each sample that is split off, -1 for all others.
+
+    Every client with two samples gives at least one and keeps at least one: of every class, while any class has two.
+    """
+    used = np.flatnonzero(client_of >= 0)
+    used = used[np.lexsort((generator.random(len(used)), y[used], client_of[used]))]  # by client, class, chance
+    client, label = client_of[used], y[used]
+    new_class = np.diff(label, prepend=-1) != 0
+    new_client = np.diff(client, prepend=-1) != 0
+    kept_first = new_class | new_client  # one sample of each class stays
+
+    order = np.lexsort((label, ~kept_first, client))  # each client's staying samples, then the others by class
+    used, client = used[order], client[order]
+    size = np.bincount(client)
+    classes = np.bincount(client, weights=kept_first[order]).astype(np.int64)
+    spare = np.maximum(size - classes, size > 1)
+    count = np.clip(np.rint(size * share).astype(np.int64), np.minimum(spare, 1), spare)
+
+    # Of a client's `spare` last samples, `count` ones at equal steps: classes give in proportion.
+    start = np.cumsum(size) - size
+    place = np.arange(len(used)) - (start + size - spare)[client]
+    steps = np.maximum(spare, 1)[client]
+    half = steps // 2
+    taken = (place >= 0) & (((place + 1) * count[client] + half) // steps > (place * count[client] + half) // steps)
+    split = np.full_like(client_of, -1)
+    split[used[taken]] = client[taken]
+    return split
