@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from feddag.data.datasets import Dataset
 from feddag.data.partitions import Partition
+from feddag.data.shifts import Shift
 from feddag.errors import FeddagError
 from feddag.rng import rng
 
@@ -76,41 +77,13 @@ def lay_out(
     dataset: Dataset, partition: Partition, seed: int, evaluate: Literal["test", "validation"] = "test"
 ) -> ClientData:
     """Give every client its samples, with its shift applied to training and test samples alike."""
-    x = dataset.x_train[np.concatenate(partition.train)]
-    y = dataset.y_train[np.concatenate(partition.train)]
-    offsets = _offsets([len(indices) for indices in partition.train])
-    for client, shift in enumerate(partition.shifts):
-        part = slice(offsets[client], offsets[client + 1])
-        y[part] = shift.labels(y[part], dataset.num_classes)
-        if shift.corruption is not None:
-            x[part] = shift.images(x[part], rng(seed, "shift", client))
-
-    from_train = evaluate == "validation" or partition.test_from == "train"
-    pool_x, pool_y = (dataset.x_train, dataset.y_train) if from_train else (dataset.x_test, dataset.y_test)
+    x, y, offsets = _training_samples(dataset, partition, seed)
     tested = partition.validation if evaluate == "validation" else partition.test
     if not any(map(len, tested)):
         raise FeddagError(f"evaluate = '{evaluate}': no client has any sample to be scored on")
-    numbers: dict[tuple[object, ...], int] = {}
-    blocks_x: list[Array] = []
-    blocks_y: list[Array] = []
-    block_lists: list[list[int]] = []
-    split: dict[int, list[tuple[int, Array, bytes]]] = {}  # many clients share one index array: split it once
-    for indices, shift in zip(tested, partition.shifts, strict=True):
-        if id(indices) not in split:
-            by_class = [(int(label), indices[pool_y[indices] == label]) for label in np.unique(pool_y[indices])]
-            split[id(indices)] = [(label, part, hashlib.sha256(part.tobytes()).digest()) for label, part in by_class]
-        block_lists.append([])
-        for label, chosen, fingerprint in split[id(indices)]:
-            key = (shift, label, fingerprint)
-            if key not in numbers:
-                numbers[key] = len(numbers)
-                images: Array = pool_x[chosen]
-                if shift.corruption is not None:
-                    images = shift.images(images, rng(seed, "shift test", numbers[key]))
-                blocks_x.append(images)
-                blocks_y.append(shift.labels(pool_y[chosen], dataset.num_classes))
-            block_lists[-1].append(numbers[key])
-
+    from_train = evaluate == "validation" or partition.test_from == "train"
+    source = (dataset.x_train, dataset.y_train) if from_train else (dataset.x_test, dataset.y_test)
+    blocks_x, blocks_y, block_lists = _test_blocks(*source, tested, partition.shifts, dataset.num_classes, seed)
     return ClientData(
         x=x,
         y=y,
@@ -124,6 +97,43 @@ def lay_out(
         std=np.asarray(dataset.std, np.float32),
         num_classes=np.asarray(dataset.num_classes),
     )
+
+
+def _training_samples(dataset: Dataset, partition: Partition, seed: int) -> tuple[Array, Array, Array]:
+    """The samples and labels of all clients, one client after the other, and where each client's begin."""
+    x = dataset.x_train[np.concatenate(partition.train)]
+    y = dataset.y_train[np.concatenate(partition.train)]
+    offsets = _offsets([len(indices) for indices in partition.train])
+    for client, shift in enumerate(partition.shifts):
+        part = slice(offsets[client], offsets[client + 1])
+        y[part] = shift.labels(y[part], dataset.num_classes)
+        if shift.corruption is not None:
+            x[part] = shift.images(x[part], rng(seed, "shift", client))
+    return x, y, offsets
+
+
+def _test_blocks(
+    x: Array, y: Array, tested: Sequence[Array], shifts: Sequence[Shift], num_classes: int, seed: int
+) -> tuple[list[Array], list[Array], list[list[int]]]:
+    """The samples and labels of each test block, and the blocks of each client."""
+    numbers: dict[tuple[object, ...], int] = {}
+    blocks_x: list[Array] = []
+    blocks_y: list[Array] = []
+    block_lists: list[list[int]] = []
+    split: dict[int, list[tuple[int, Array, bytes]]] = {}  # many clients share one index array: split it once
+    for indices, shift in zip(tested, shifts, strict=True):
+        if id(indices) not in split:
+            by_class = [(int(label), indices[y[indices] == label]) for label in np.unique(y[indices])]
+            split[id(indices)] = [(label, part, hashlib.sha256(part.tobytes()).digest()) for label, part in by_class]
+        block_lists.append([])
+        for label, chosen, fingerprint in split[id(indices)]:
+            key = (shift, label, fingerprint)
+            if key not in numbers:
+                numbers[key] = len(numbers)
+                blocks_x.append(shift.images(x[chosen], rng(seed, "shift test", numbers[key])))
+                blocks_y.append(shift.labels(y[chosen], num_classes))
+            block_lists[-1].append(numbers[key])
+    return blocks_x, blocks_y, block_lists
 
 
 def of_one_client(
