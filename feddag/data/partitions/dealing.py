@@ -20,7 +20,7 @@ from feddag.data.partitions.tables import (
     holding,
     lda_table,
     least_used_classes,
-    own_mixture,
+    mixture_table,
 )
 from feddag.data.shifts import Shift, concepts_of
 from feddag.errors import FeddagError
@@ -124,15 +124,18 @@ def feature_skew(
 ) -> Deal:
     """Data Distribution IV: one corruption per client, or one of the dataset's domains, and Dirichlet quantities."""
     quantity = dirichlet_factor(quantity)
-    if pool.domain is None:
-        names = corruption_names(pool, "feature-skew", corruptions)
-        shifts = [Shift(corruption=name, severity=severity) for name in names]
-        whole("corruptions", len(names), 1, clients, "the number of clients")
-        kind_of = evenly(len(names), clients, draw("kinds"))
-        client_of = hand_out(pool, lda_table(pool, clients, quantity, draw("quantity")), draw)
-        return Deal(client_of, truth=kind_of.tolist(), shifts=[shifts[kind] for kind in kind_of])
+    if pool.domain is not None:
+        return _domain_skew(pool, pool.domain, clients, draw, quantity)
+    names = corruption_names(pool, "feature-skew", corruptions)
+    shifts = [Shift(corruption=name, severity=severity) for name in names]
+    whole("corruptions", len(names), 1, clients, "the number of clients")
+    kind_of = evenly(len(names), clients, draw("kinds"))
+    client_of = hand_out(pool, lda_table(pool, clients, quantity, draw("quantity")), draw)
+    return Deal(client_of, truth=kind_of.tolist(), shifts=[shifts[kind] for kind in kind_of])
 
-    domains, sizes = np.unique(pool.domain, return_counts=True)
+
+def _domain_skew(pool: Pool, domain_of_sample: Ints, clients: int, draw: Draw, quantity: float) -> Deal:
+    domains, sizes = np.unique(domain_of_sample, return_counts=True)
     whole("clients", clients, len(domains), limit=f"one for each domain of '{pool.dataset}'")
     domain_of = domains[evenly(len(domains), clients, draw("kinds"))]
     members = [np.flatnonzero(domain_of == domain) for domain in domains]
@@ -144,7 +147,7 @@ def feature_skew(
             )
     client_of = np.full(len(pool.y), -1)
     for domain, who in zip(domains.tolist(), members, strict=True):
-        samples = np.flatnonzero(pool.domain == domain)
+        samples = np.flatnonzero(domain_of_sample == domain)
         inside = _only(pool, samples)
         table = lda_table(inside, len(who), quantity, draw("quantity", domain))
         client_of[samples] = who[hand_out(inside, table, _named(draw, domain))]
@@ -185,24 +188,26 @@ def sized(
             f"samples_max = {high}: {clients} clients with {low} to {high} samples want {wanted.sum()},"
             f" and '{pool.dataset}' has {len(pool.y)}"
         )
-    table = np.zeros((clients, pool.num_classes), np.int64)
     if base == "dirichlet":
-        left = pool.sizes.copy()
-        generator = draw("quantity")
-        for client, size in enumerate(wanted.tolist()):
-            table[client] = own_mixture(left, size, quantity, generator)
-            left -= table[client]
+        table = mixture_table(pool.sizes, wanted.tolist(), quantity, draw("quantity"))
     else:
-        label_sets = least_used_classes(pool, clients, count, draw("classes"))
-        extra = np.arange(count) < (wanted % count)[:, None]
-        np.put_along_axis(table, label_sets, (wanted // count)[:, None] + extra, axis=1)
-        if (over := table.sum(axis=0) - pool.sizes).max() > 0:
-            label = int(over.argmax())
-            raise FeddagError(
-                f"samples_max = {high}: the clients that hold class {label} of '{pool.dataset}' want"
-                f" {table[:, label].sum()} of its samples, and it has {pool.sizes[label]}"
-            )
+        table = _few_classes_table(pool, least_used_classes(pool, clients, count, draw("classes")), wanted, high)
     return Deal(hand_out(pool, table, draw))
+
+
+def _few_classes_table(pool: Pool, label_sets: Ints, wanted: Ints, samples_max: int) -> Ints:
+    """As many samples as each client wants, evenly from its own classes."""
+    count = label_sets.shape[1]
+    table = np.zeros((len(wanted), pool.num_classes), np.int64)
+    extra = np.arange(count) < (wanted % count)[:, None]
+    np.put_along_axis(table, label_sets, (wanted // count)[:, None] + extra, axis=1)
+    if (over := table.sum(axis=0) - pool.sizes).max() > 0:
+        label = int(over.argmax())
+        raise FeddagError(
+            f"samples_max = {samples_max}: the clients that hold class {label} of '{pool.dataset}' want"
+            f" {table[:, label].sum()} of its samples, and it has {pool.sizes[label]}"
+        )
+    return table
 
 
 def heterogeneity_mix(
@@ -222,7 +227,13 @@ def heterogeneity_mix(
         kinds = [Shift(corruption=name, severity=severity) for name in (None, "gaussian_noise", "gaussian_blur")]
         return Deal(iid(pool, clients, draw).client_of, kind_of.tolist(), [kinds[kind] for kind in kind_of])
 
+    return Deal(hand_out(pool, _mixed_table(pool, kind_of, draw), draw), truth=kind_of.tolist())
+
+
+def _mixed_table(pool: Pool, kind_of: Ints, draw: Draw) -> Ints:
+    """Clients of equal size: nearly all classes alike (kind 0), uneven classes (kind 1), one class only (kind 2)."""
     homogeneous, heterogeneous, single = (np.flatnonzero(kind_of == kind) for kind in range(3))
+    clients = len(kind_of)
     size = len(pool.y) // clients
     table = np.zeros((clients, pool.num_classes), np.int64)
     if len(single):
@@ -237,13 +248,10 @@ def heterogeneity_mix(
                 " one class each, so fewer clients are allowed"
             )
         table[single, own_class] = size
-    left = pool.sizes - table.sum(axis=0)
     for factor, members in ((1000, homogeneous), (0.5, heterogeneous)):
-        generator = draw("quantity", factor)
-        for client in members:
-            table[client] = own_mixture(left, size, factor, generator)
-            left -= table[client]
-    return Deal(hand_out(pool, table, draw), truth=kind_of.tolist())
+        left = pool.sizes - table.sum(axis=0)
+        table[members] = mixture_table(left, [size] * len(members), factor, draw("quantity", factor))
+    return table
 
 
 def _parse_mix(mix: Any, clients: int) -> Ints:

@@ -1,5 +1,7 @@
 """Tables of sample counts, clients x classes, filled in one way or another."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -104,7 +106,17 @@ def least_used_classes(pool: Pool, clients: int, count: int, generator: np.rando
     return pool.classes[chosen]
 
 
-def own_mixture(left: Ints, size: int, factor: float, generator: np.random.Generator) -> Ints:
+def mixture_table(available: Ints, sizes: Sequence[int], factor: float, generator: np.random.Generator) -> Ints:
+    """So many samples for each client in turn, by its own Dirichlet mixture of the classes that have any left."""
+    table = np.zeros((len(sizes), len(available)), np.int64)
+    left = available.copy()
+    for row, size in zip(table, sizes, strict=True):
+        row[:] = _own_mixture(left, size, factor, generator)
+        left -= row
+    return table
+
+
+def _own_mixture(left: Ints, size: int, factor: float, generator: np.random.Generator) -> Ints:
     """One client's count per class by its own Dirichlet mixture; a class that runs out passes its part on."""
     mixture = _dirichlet(len(left), factor, generator)
     counts = np.zeros_like(left)
