@@ -1,0 +1,132 @@
+"""feddag bench ...: measurements of speed, and of whether groups are right."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from feddag.cli.common import JsonOption, console, whole_numbers
+from feddag.cli.help import Command, new_app
+from feddag.errors import FeddagError
+from feddag.files import write_atomically
+from feddag.screen import say, show_table
+
+app = new_app("How fast it is on this machine, beside others.")
+RepeatOption = Annotated[int, typer.Option(metavar="N", min=1, help="interleaved repetitions; medians are shown")]
+
+
+@app.command("train", cls=Command)
+def bench_train(
+    models: Annotated[str, typer.Option(help="comma-separated")] = "M1,lenet5,M2,cnn,mlp",
+    batches: Annotated[str, typer.Option(help="comma-separated batch sizes")] = "10,32,64",
+    repeat: RepeatOption = 3,
+    json_file: JsonOption = None,
+) -> None:
+    """Local training in C++, in PyTorch and in the usual loop.
+
+    Central training on the same samples stands beside them.
+    """
+    from feddag.bench import train
+
+    rows = train.measure(models.split(","), whole_numbers("--batches", batches), repeat)
+    title = "local training, samples per second and ratio to naive"
+    show_bench(title, train.COLUMNS, train.table(rows), rows, json_file)
+
+
+@app.command("round", cls=Command)
+def bench_round(json_file: JsonOption = None) -> None:
+    """A whole round beside Flower, pfl and FedLab.
+
+    Those that are installed take part; FEDDAG_PEER_PYTHON names their Python.
+    """
+    from feddag.bench import round
+
+    rows = round.measure()
+    show_bench("one federated round", round.COLUMNS, round.table(rows), rows, json_file)
+
+
+@app.command("scale", cls=Command)
+def bench_scale(json_file: JsonOption = None) -> None:
+    """Rounds per second and memory from 100 to 10,000 clients.
+
+    It also shows the share of time outside local training.
+    """
+    from feddag.bench import scale
+
+    rows = scale.measure()
+    show_bench("many clients", scale.COLUMNS, scale.table(rows), rows, json_file)
+
+
+@app.command("feddag", cls=Command)
+def bench_feddag(repeat: RepeatOption = 3, json_file: JsonOption = None) -> None:
+    """A whole FedDAG round with two encoders.
+
+    The same round in the usual PyTorch loop stands beside it.
+    """
+    from feddag.bench import dual
+
+    rows = dual.measure(repeat=repeat)
+    show_bench("one FedDAG round, lenet5, 20 clients of 600 samples", dual.COLUMNS, dual.table(rows), rows, json_file)
+
+
+@app.command("groups", cls=Command)
+def bench_groups(
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2,3,4",
+    settings: Annotated[str, typer.Option(help="semicolon-separated; all if empty")] = "",
+    datasets: Annotated[str, typer.Option(help="comma-separated; all if empty")] = "",
+    json_file: JsonOption = None,
+) -> None:
+    """Are the groups right? Ours, the paper's and PACFL's.
+
+    In brackets: at the best threshold. It goes on from what the file of --json holds.
+    """
+    from feddag.bench import groups
+
+    wanted = [name.strip() for name in settings.split(";") if name.strip()]
+    for name in wanted:
+        if name not in groups.SETTINGS:
+            raise FeddagError(f"--settings '{name}' is not one of {'; '.join(groups.SETTINGS)}")
+    sets = [name for name in datasets.split(",") if name]
+    rows = groups.measure(json_file, whole_numbers("--seeds", seeds), wanted, sets)
+    show_table(console, "adjusted Rand index (at the best threshold)", groups.COLUMNS, groups.table(rows), texts=2)
+
+
+@app.command("flower", cls=Command)
+def bench_flower(json_file: JsonOption = None) -> None:
+    """A round by the local engine, by Flower and by its simulation.
+
+    It shows seconds, and bytes per client.
+    """
+    from feddag.bench import flower
+
+    rows = flower.measure()
+    show_bench("the same round on three engines, bytes per client", flower.COLUMNS, flower.table(rows), rows, json_file)
+
+
+@app.command("clustering", cls=Command)
+def bench_clustering(
+    clients: Annotated[str, typer.Option(help="comma-separated numbers of clients")] = "100,1000,5000,10000",
+    json_file: JsonOption = None,
+) -> None:
+    """What grouping costs in seconds and memory as clients grow.
+
+    A client's part is shown beside IFCA's.
+    """
+    from feddag.bench import clustering
+
+    rows, beside = clustering.measure(whole_numbers("--clients", clients)), clustering.measure_client()
+    show_table(console, "one client's part", clustering.CLIENT_COLUMNS, clustering.client_table(beside))
+    title, columns = "the server's part: views, fusion, threshold, graph", clustering.COLUMNS
+    show_bench(title, columns, clustering.table(rows), {"server": rows, "client": beside}, json_file)
+
+
+def show_bench(title: str, columns: Sequence[str], table: list[list[str]], rows: Any, json_file: Path | None) -> None:
+    """Print what was measured, and where; keep every number if a file is named."""
+    from feddag.bench.common import machine
+
+    show_table(console, title, columns, table)
+    say(console, ", ".join(f"{name} {value}" for name, value in machine().items()))
+    if json_file:
+        write_atomically(json_file, json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")

@@ -1,0 +1,95 @@
+"""What several commands share: options, how the command line becomes an experiment, how the program stops."""
+
+import contextlib
+import errno
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+
+from feddag.errors import FeddagError
+
+if TYPE_CHECKING:
+    from feddag.experiment import Experiment
+
+console = Console(highlight=False)
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+ExperimentFile = Annotated[
+    Path | None, typer.Argument(metavar="[EXPERIMENT.toml]", help="a file of fields; options override it")
+]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any field, see `feddag fields`; repeatable")
+]
+DatasetOption = Annotated[str | None, typer.Option(help="a name, an .npz file or a folder of images")]
+PartitionOption = Annotated[str | None, typer.Option(help="how clients get their samples")]
+ClientsOption = Annotated[int | None, typer.Option(help="number of clients")]
+RoundsOption = Annotated[int | None, typer.Option(help="communication rounds")]
+SeedOption = Annotated[int | None, typer.Option(help="everything random follows from it")]
+OutOption = Annotated[Path | None, typer.Option(metavar="DIR", help="run directory to make")]
+ResumeOption = Annotated[Path | None, typer.Option(metavar="RUN_DIR", help="go on with an unfinished run")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="write no page to look at")]
+JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="also write every number here")]
+
+
+def overrides(settings: list[str] | None, **flags: Any) -> dict[str, Any]:
+    """What the command line sets: options that were given, then every `--set`."""
+    from feddag.experiment import parse_setting
+
+    given = {name: value for name, value in flags.items() if value is not None}
+    return given | dict(map(parse_setting, settings or []))
+
+
+def experiment_of(file: Path | None, settings: list[str] | None, **flags: Any) -> "Experiment":
+    """The experiment that a command line means: its options, then the file, then defaults."""
+    from feddag.experiment import read_experiment
+
+    return read_experiment(file, overrides(settings, **flags))
+
+
+def resumed_experiment(directory: Path) -> "Experiment":
+    """The experiment of an unfinished run."""
+    from feddag.experiment import read_experiment
+    from feddag.runner.directory import RunDirectory
+
+    file = RunDirectory(directory).experiment
+    if not file.exists():
+        raise FeddagError(f"--resume '{directory}' is not a run directory: it has no experiment.toml")
+    return read_experiment(file, {})
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    """A comma-separated list of whole numbers.
+
+    >>> whole_numbers("--seeds", "0,1")
+    [0, 1]
+    """
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        raise FeddagError(f"{option} '{text}' is not a comma-separated list of whole numbers") from None
+
+
+@contextlib.contextmanager
+def stopping(when_interrupted: Callable[[], str], when_disk_is_full: str) -> Iterator[None]:
+    """Turn Ctrl-C and a full disk into one sentence that says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stop(when_interrupted(), 130)
+    except OSError as error:
+        if error.errno not in FULL_DISK:
+            raise
+        stop(when_disk_is_full, 1)
+
+
+def stop(sentence: str, code: int) -> NoReturn:
+    """End at once with one sentence. Every finished round is on disk; threads in the native trainer cannot be asked."""
+    print(f"feddag: {sentence}", file=sys.stderr)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,71 @@
+"""feddag data list | get | show."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from feddag.cli.common import (
+    ClientsOption,
+    DatasetOption,
+    ExperimentFile,
+    PartitionOption,
+    SeedOption,
+    Settings,
+    console,
+    experiment_of,
+)
+from feddag.cli.help import Command, new_app
+from feddag.screen import say, show_table
+
+app = new_app("What data is available; obtain it; see how clients share it.")
+
+
+@app.command("list", cls=Command)
+def list_datasets() -> None:
+    """What datasets there are, and which are here."""
+    from feddag.data import obtain
+
+    rows = [
+        (item.name, item.content, "here" if item.path else "absent", item.how if not item.path else _near(item.path))
+        for item in obtain.available()
+    ]
+    show_table(console, "datasets", ("name", "content", "", "where, or how to get it"), rows, texts=4)
+
+
+def _near(path: Path) -> str:
+    """A path as a person would write it; data inside an installed package need no path."""
+    if "site-packages" in path.parts:
+        return "inside an installed package"
+    return str(path).replace(str(Path.home()), "~", 1)
+
+
+@app.command("get", cls=Command)
+def get(name: Annotated[str, typer.Argument(help="as `feddag data list` has it")]) -> None:
+    """Obtain a dataset and verify it."""
+    from feddag.data import obtain
+
+    say(console, f"{name}: {obtain.get(name)}")
+
+
+@app.command("show", cls=Command)
+def show(
+    experiment: ExperimentFile = None,
+    dataset: DatasetOption = None,
+    partition: PartitionOption = None,
+    clients: ClientsOption = None,
+    seed: SeedOption = None,
+    settings: Settings = None,
+) -> None:
+    """Draw which client holds how much of which class."""
+    from feddag.data.clients import count_classes
+    from feddag.data.datasets import load as load_dataset
+    from feddag.report.terminal import show_clients
+
+    chosen = experiment_of(experiment, settings, dataset=dataset, partition=partition, clients=clients, seed=seed)
+    loaded = load_dataset(chosen.dataset)
+    division = chosen.divide(loaded)
+    groups = ["-"] * len(division.train) if division.truth is None else [str(group) for group in division.truth]
+    classes = loaded.classes or tuple(map(str, range(loaded.num_classes)))
+    say(console, f"{chosen.dataset}, {chosen.partition}, seed {chosen.seed}")
+    show_clients(console, count_classes(loaded, division), groups, classes)

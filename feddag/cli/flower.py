@@ -1,0 +1,83 @@
+"""feddag flower init | up: a thin layer over `feddag.deploy`."""
+
+import contextlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from feddag.cli.common import (
+    ExperimentFile,
+    OutOption,
+    ResumeOption,
+    Settings,
+    console,
+    experiment_of,
+    resumed_experiment,
+)
+from feddag.cli.help import Command, new_app
+from feddag.errors import FeddagError
+from feddag.files import free_directory
+from feddag.screen import progress, say
+
+app = new_app("The same methods on a real federation of machines.")
+
+
+@app.command(cls=Command)
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="where the app is written")],
+    experiment: Annotated[
+        Path, typer.Option(metavar="E.toml", help="what is run; its dataset shows what samples look like")
+    ],
+) -> None:
+    """Write a small Flower app for an experiment.
+
+    It is run with `flwr run`.
+    """
+    from feddag.deploy.app import write_app
+
+    write_app(folder, experiment_of(experiment, None))
+    say(console, f"Flower app: {folder}; its settings are in {folder / 'pyproject.toml'}; see docs/deployment.md")
+
+
+@app.command(cls=Command)
+def up(
+    experiment: ExperimentFile = None,
+    nodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="number of nodes; each is a client")] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="encrypt, and let in only nodes with a registered key")] = False,
+    simulation: Annotated[
+        bool, typer.Option("--simulation", help="the same app on Flower's simulation engine (Ray), without nodes")
+    ] = False,
+    settings: Settings = None,
+    deadline: Annotated[
+        float, typer.Option(metavar="SECONDS", min=1, help="how long an exchange waits for a client")
+    ] = 600,
+    out: OutOption = None,
+    resume: ResumeOption = None,
+) -> None:
+    """Run an experiment on Flower's programs, all on this machine.
+
+    It starts a SuperLink and nodes, and takes everything down again.
+    """
+    from feddag.deploy.launch import up as run_up
+    from feddag.report.terminal import show_results
+
+    if resume is not None:
+        if experiment or settings or out or nodes:
+            raise FeddagError("--resume goes on with the run's own experiment and takes only --tls and --deadline")
+        chosen, directory = resumed_experiment(resume), resume
+    else:
+        told = [*(settings or []), *([f"clients={nodes}"] if nodes else [])]
+        chosen = experiment_of(experiment, told)
+        directory = out or free_directory(Path("runs") / f"{chosen.title()}-flower")
+    what = "Flower's simulation of" if simulation else "a SuperLink and"
+    say(console, f"starting {what} {chosen.clients} nodes on this machine")
+    try:
+        with progress(console, chosen.method, chosen.rounds) as observer:
+            finished = run_up(chosen, directory, tls, simulation, resume is not None, observer, deadline=deadline)
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError):
+            say(console, f"stopped; go on with: feddag flower up --resume {directory}")
+        raise typer.Exit(130) from None
+    show_results(console, [finished.result], chosen)
+    say(console, f"run directory: {directory}")

@@ -1,0 +1,218 @@
+"""feddag run | compare | fields."""
+
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from feddag.cli.common import (
+    ClientsOption,
+    DatasetOption,
+    ExperimentFile,
+    NoReport,
+    OutOption,
+    PartitionOption,
+    ResumeOption,
+    RoundsOption,
+    SeedOption,
+    Settings,
+    console,
+    experiment_of,
+    overrides,
+    resumed_experiment,
+    stopping,
+    whole_numbers,
+)
+from feddag.errors import FeddagError
+from feddag.files import free_directory, write_atomically
+from feddag.screen import progress, say, show_table
+
+if TYPE_CHECKING:
+    from feddag.experiment import Experiment
+    from feddag.records import RoundRecord
+    from feddag.runner.compare import Compared
+    from feddag.runner.loop import Observer
+
+YARDSTICKS = ("local", "fedavg", "oracle")
+
+
+def run(
+    experiment: ExperimentFile = None,
+    dataset: DatasetOption = None,
+    partition: PartitionOption = None,
+    method: Annotated[str | None, typer.Option(help="the algorithm")] = None,
+    clients: ClientsOption = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = None,
+    settings: Settings = None,
+    out: OutOption = None,
+    resume: ResumeOption = None,
+    no_report: NoReport = False,
+    log: Annotated[str, typer.Option(metavar="NAMES", help="also write tensorboard, mlflow or both")] = "",
+) -> None:
+    """Run one experiment and leave everything in a run directory."""
+    flags = {"dataset": dataset, "partition": partition, "method": method, "clients": clients}
+    flags |= {"rounds": rounds, "seed": seed}
+    if resume is not None:
+        if experiment or settings or out or any(value is not None for value in flags.values()):
+            raise FeddagError("--resume goes on with the run's own experiment and takes no other option")
+        chosen, directory = resumed_experiment(resume), resume
+    else:
+        chosen = experiment_of(experiment, settings, **flags)
+        directory = out or free_directory(Path("runs") / chosen.title())
+    _run(chosen, directory, resume is not None, log)
+    say(console, f"run directory: {directory}")
+    if not no_report:
+        from feddag.report import write_report
+
+        say(console, f"report: {write_report(directory)}")
+
+
+def _run(chosen: "Experiment", directory: Path, resume: bool, log: str) -> None:
+    """Run, with a bar on the way, and show what came out."""
+    from feddag.report.terminal import show_changes, show_clustering, show_results
+    from feddag.runner.directory import RunDirectory
+    from feddag.runner.run import run as run_experiment
+
+    _say_trainer(chosen)
+    observers: list[Observer] = []
+    if log:
+        from feddag.report.loggers import loggers
+
+        observers += loggers(log, directory, chosen)
+
+    def interrupted() -> str:
+        begun = RunDirectory(directory).experiment.exists()
+        return f"stopped; go on with: feddag run --resume {directory}" if begun else "stopped before it began"
+
+    with (
+        stopping(interrupted, f"the disk is full; make room and go on with: feddag run --resume {directory}"),
+        progress(console, chosen.method, chosen.rounds) as bar,
+    ):
+        finished = run_experiment(chosen, directory, resume=resume, observer=_all_of([*observers, bar]))
+    show_results(console, [finished.result], chosen)
+    show_clustering(console, finished.result)
+    show_changes(console, finished.result)
+
+
+def _say_trainer(experiment: "Experiment") -> None:
+    """One line where the fast trainer is missing."""
+    from feddag import native
+
+    if experiment.trainer == "auto" and not native.available():
+        say(console, f"training with PyTorch: {native.reason()}")
+
+
+def _all_of(observers: "Sequence[Observer]") -> "Observer":
+    """One observer that tells several."""
+
+    def tell(record: "RoundRecord") -> None:
+        for observer in observers:
+            observer(record)
+
+    return tell
+
+
+def compare(
+    experiment: ExperimentFile = None,
+    methods: Annotated[str | None, typer.Option(help="comma-separated; default: feddag and the yardsticks")] = None,
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0",
+    dataset: DatasetOption = None,
+    partition: PartitionOption = None,
+    clients: ClientsOption = None,
+    rounds: RoundsOption = None,
+    settings: Settings = None,
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="folder of run directories")] = Path("runs"),
+    results: Annotated[Path, typer.Option(metavar="DIR", help="folder of kept results")] = Path("results"),
+    keep: Annotated[bool, typer.Option("--keep", help="also keep each result in --results")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="run even what has a result")] = False,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", metavar="FILE", help="also write all results here")
+    ] = None,
+    no_report: NoReport = False,
+) -> None:
+    """Run several methods on the same partitions, for one table.
+
+    It shows mean ± standard deviation over seeds. Finished results are taken from --runs and --results, and unfinished
+    runs go on where they stopped, so a long comparison can be stopped, continued, and extended by a method or a seed.
+    """
+    flags = {"dataset": dataset, "partition": partition, "clients": clients, "rounds": rounds}
+    given = overrides(settings, **flags)
+    experiments = _compared_experiments(experiment, given, methods, whole_numbers("--seeds", seeds))
+    compared = _compare(experiments, runs, results, keep, fresh)
+    found = [each.result for each in compared]
+    if json_file:
+        write_atomically(json_file, json.dumps(found, indent=1) + "\n")
+    if not no_report:
+        from feddag.report import left_of, write_comparison
+
+        pairs = zip(experiments, found, strict=True)
+        written = write_comparison([left_of(*pair, runs) for pair in pairs], runs / "comparison.html")
+        say(console, f"report: {written}")
+
+
+def _compared_experiments(
+    file: Path | None, given: dict[str, Any], methods: str | None, seeds: Sequence[int]
+) -> "list[Experiment]":
+    """One experiment for each method and seed; without named methods the default one and those it is measured by."""
+    from feddag.data.datasets import load as load_dataset
+    from feddag.experiment import DEFAULT_METHOD, read_experiments
+
+    names = [name.strip() for name in methods.split(",")] if methods else [*YARDSTICKS, DEFAULT_METHOD]
+    experiments = read_experiments(file, given, list(dict.fromkeys(names)), list(dict.fromkeys(seeds)))
+    first = experiments[0]
+    if not methods and first.divide(load_dataset(first.dataset)).truth is None:
+        say(console, f"without oracle: partition = '{first.partition}' has no true groups")
+        experiments = [item for item in experiments if not item.method_class.needs_truth]
+    return experiments
+
+
+def _compare(
+    experiments: "Sequence[Experiment]", runs: Path, results: Path, keep: bool, fresh: bool
+) -> "list[Compared]":
+    """Run what has no result yet, each with a bar, and show the table."""
+    from feddag.report.terminal import show_results
+    from feddag.runner.compare import compare_methods
+
+    def watching(chosen: "Experiment") -> "AbstractContextManager[Observer]":
+        return progress(console, f"{chosen.method} seed {chosen.seed}", chosen.rounds)
+
+    _say_trainer(experiments[0])
+    compared = []
+    with stopping(
+        lambda: "stopped; the same command goes on where it was",
+        "the disk is full; make room, and the same command goes on where it was",
+    ):
+        for each in compare_methods(experiments, runs, results, watching, keep=keep, fresh=fresh):
+            compared.append(each)
+            if each.directory is None:
+                chosen = each.experiment
+                say(console, f"{chosen.method} seed {chosen.seed}: kept result {chosen.key()}")
+    show_results(console, [each.result for each in compared], experiments[0])
+    for each in compared:
+        if each.directory is not None:
+            say(console, f"run directory of {each.experiment.method} seed {each.experiment.seed}: {each.directory}")
+    return compared
+
+
+def fields() -> None:
+    """List every field of an experiment.
+
+    The same names stand in TOML files, after --set and in Python.
+    """
+    from feddag.experiment import Experiment
+    from feddag.methods import all_methods
+
+    rows = list(Experiment.model_fields.items())
+    show_table(console, "every experiment", ("field", "default", "meaning"), [_field_row(*row) for row in rows], 3)
+    for method in all_methods().values():
+        if method.Settings.model_fields:
+            own = [_field_row(*row) for row in method.Settings.model_fields.items()]
+            show_table(console, f"\nmethod = {method.name}", ("field", "default", "meaning"), own, 3)
+
+
+def _field_row(name: str, field: Any) -> tuple[str, str, str]:
+    return name, "" if field.default is None else str(field.default), field.description or ""
