@@ -1,4 +1,4 @@
-"""Signatures made by hand: every number in them is chosen, so that what follows can be checked on paper."""
+"""Signatures and distances made by hand: every number is chosen, so that what follows can be checked on paper."""
 
 from collections.abc import Sequence
 
@@ -34,3 +34,19 @@ def made(
 def direction(degrees: float) -> list[float]:
     """A unit vector in the plane."""
     return [float(np.cos(np.radians(degrees))), float(np.sin(np.radians(degrees)))]
+
+
+def on_a_line(*places: float) -> np.ndarray:
+    """Condensed distances of points on a line."""
+    points = np.array(places, np.float32)
+    return np.abs(points[:, None] - points)[np.triu_indices(len(points), 1)]
+
+
+def condensed(matrix: np.ndarray) -> np.ndarray:
+    """The distances above the diagonal, as SciPy lays them out."""
+    return np.asarray(matrix, np.float32)[np.triu_indices(len(matrix), 1)]
+
+
+def same_partition(one: np.ndarray, other: np.ndarray) -> bool:
+    """Whether two labellings put the same clients together, whatever they call the groups."""
+    return bool(((one[:, None] == one) == (other[:, None] == other)).all())

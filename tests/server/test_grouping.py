@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from feddag import FeddagError, Grouping, Signature, group, signature
 from feddag.client.warmup import agreement
+from feddag.server.checks import check_distances
 from feddag.server.grouping import FUSIONS
-from tests.server.made import made
-from tests.server.test_clustering import same_partition
+from tests.server.made import made, on_a_line, same_partition
 
 FEATURES, CLASSES = 60, 6
 MEANS = np.random.default_rng(7).normal(size=(CLASSES, FEATURES))
@@ -249,6 +249,14 @@ def test_a_matrix_with_a_hole_is_refused_naming_the_client() -> None:
     matrix[1] = np.inf
     with pytest.raises(FeddagError, match="client 1: its distances are not finite numbers"):
         group(matrix)
+
+
+def test_a_bad_distance_names_the_client() -> None:
+    distances = on_a_line(0, 1, 2, 3)
+    distances[[1, 3, 5]] = np.nan  # all pairs of the third client
+    with pytest.raises(FeddagError, match="client carol: its distances are not finite numbers"):
+        check_distances(distances, ["alice", "bob", "carol", "dave"])
+    check_distances(on_a_line(0, 1), ["alice", "bob"])
 
 
 PAIR = [made([3], {0: [1, 0]}), made([3], {0: [0, 1]})]

@@ -1,0 +1,71 @@
+"""What a server is given to group, checked: whatever is wrong is told in one sentence that names it."""
+
+from collections.abc import Sequence
+from typing import get_args
+
+import numpy as np
+
+from feddag.client.signature import Signature
+from feddag.errors import FeddagError, nearest
+from feddag.server.clustering import Linkage
+from feddag.server.complement import Alignment
+from feddag.server.fusion import VIEWS
+from feddag.server.printed_fusion import GATED
+from feddag.server.similarity import Floats, square
+
+
+def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
+    """Refuse a word that is not allowed, with the one it may have been."""
+    if value not in allowed:
+        raise FeddagError(
+            f"{name} = '{value}' is not allowed; allowed are {', '.join(allowed)}{nearest(value, allowed)}"
+        )
+
+
+def check_options(linkage: Linkage, alignment: Alignment, sources: int, delta: float, muddled_below: float) -> None:
+    """Refuse options of `feddag.group` that mean nothing, whatever the signatures."""
+    one_of("linkage", linkage, get_args(Linkage))
+    one_of("alignment", alignment, get_args(Alignment))
+    if sources < 0:
+        raise FeddagError(f"sources = {sources} is not allowed: it should be at least 0")
+    for name, value in (("delta", delta), ("muddled_below", muddled_below)):
+        if not 0 <= value <= 1:
+            raise FeddagError(f"{name} = {value} is not allowed: it should be from 0 to 1")
+
+
+def check_views(fusion: str, views: Sequence[str], *, updates: bool) -> None:
+    """Refuse unknown views, and those that need an update where clients have sent none."""
+    for view in views:
+        one_of("views", view, VIEWS)
+    if not views:
+        raise FeddagError(f"views is empty; allowed are {', '.join(VIEWS)}")
+    if not updates and fusion in ("gradient", *GATED):
+        raise FeddagError(f"fusion = '{fusion}' needs signatures with an update")
+    if not updates and set(views) == {"gradient"}:
+        raise FeddagError("views = 'gradient' needs signatures with an update")
+
+
+def check_alike(signatures: Sequence[Signature], names: Sequence[str]) -> None:
+    """Refuse signatures that cannot be compared, or that are broken, naming the client."""
+    if not signatures:
+        raise FeddagError("there is no signature to group")
+    first = signatures[0]
+    for item, name in zip(signatures, names, strict=True):
+        if item.vectors.shape != first.vectors.shape or item.update.shape != first.update.shape:
+            raise FeddagError(
+                f"client {name}: its signature has vectors {item.vectors.shape} and an update of {len(item.update)},"
+                f" and that of client {names[0]} {first.vectors.shape} and {len(first.update)}"
+            )
+        try:
+            item.check()
+        except FeddagError as error:
+            raise FeddagError(f"client {name}: {error}") from None
+
+
+def check_distances(condensed: Floats, names: Sequence[str]) -> None:
+    """Refuse distances that are not finite, naming the client."""
+    bad = np.flatnonzero(~np.isfinite(condensed))
+    if len(bad):
+        table = square(np.isfinite(condensed).astype(np.float32))
+        np.fill_diagonal(table, 1)
+        raise FeddagError(f"client {names[int(table.sum(1).argmin())]}: its distances are not finite numbers")

@@ -1,0 +1,200 @@
+"""Where to cut the tree of merges: how many groups there are.
+
+Two rules choose the threshold alpha. `plateau` reads "low loss and relatively few clusters" from the paper's curve
+(Eq. 9-10): the lowest loss among cluster counts that stay the same for three consecutive steps of alpha. It needs
+nothing but the curve, and it cannot tell noise from structure. `noise` needs distances that are an excess over chance
+(`similarity`): among like clients they scatter around zero, so the negative ones tell how wide, and a merge is kept
+from happening where the distance is more than such a scatter explains.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddag.server.clustering import Labels, Tree, cluster_means, known, numbered
+from feddag.server.similarity import Floats, min_max, square
+
+ALPHAS = tuple(np.round(np.arange(1, 21) * 0.05, 2).tolist())
+STABLE_STEPS = 3
+LEAST_DIFFERENCE = 3 / 90
+"""Groups that are less than 3 degrees apart beyond chance are not worth a model of their own, however sure it is."""
+CONFIDENCE = 2.5
+"""A difference counts when it exceeds its own noise by this factor."""
+NOTHING_IN_COMMON = 0.5
+"""The distance beyond which clients are better off alone."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One threshold of the search: how many clusters it gives and at which loss (Eq. 10)."""
+
+    alpha: float
+    clusters: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where the tree of merges was cut: groups numbered by their first client, and the threshold."""
+
+    labels: Labels
+    alpha: float
+
+    @property
+    def clusters(self) -> int:
+        """How many groups there are."""
+        return int(self.labels.max()) + 1
+
+
+def choose_cut(condensed: Floats, tree: Tree, candidates: Sequence[Candidate], *, by_noise: bool) -> Cut:
+    """Cut by noise where distances have a zero that means something, and otherwise on the plateau of the loss."""
+    if by_noise:
+        cut = cut_by_noise(condensed, tree)
+        apart = tree.heights[tree.heights > cut.alpha]
+        if cut.clusters <= (tree.clients + 1) // 2 or apart.min() > NOTHING_IN_COMMON:
+            return cut
+    # Most are alone, and yet have much in common: no groups in sight. Then few clusters at a low loss are all one can
+    # ask for.
+    chosen = choose_on_plateau(candidates, most=max(1, int(np.sqrt(tree.clients))) if by_noise else None)
+    low, high = range_of(condensed)
+    alpha = low + chosen.alpha * (high - low)
+    return Cut(tree.cut(alpha), alpha)
+
+
+# The paper's search --------------------------------------------------------------------------------------------------
+
+
+def clustering_loss(distances: Floats, labels: Labels, balance: float = 0.01, gamma: float = 1.0) -> float:
+    """Eq. 10 of a square matrix: compactness, plus `balance` (the paper's lambda) times the penalty of small clusters.
+
+    The paper leaves lambda, gamma and tau open; its code has 0.01, 1 and 1 client. Sizes grow with the number of
+    clients, and exp(size / 1 client) overflows; so tau is a tenth of the mean cluster size (1 client for 100 clients in
+    10 clusters), which makes the penalty depend on how unequal clusters are and not on how many clients there are.
+
+    >>> apart = np.array([[0, 0.2, 1], [0.2, 0, 1], [1, 1, 0]])
+    >>> round(clustering_loss(apart, np.array([0, 0, 1])), 6)  # 0.1 + 0 within; sizes 2 and 1, none below 1.5 - 0.5
+    0.11
+    """
+    sizes = np.bincount(labels).astype(float)
+    members = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels))[:-1])
+    within = np.array([distances[np.ix_(own, own)].sum(dtype=np.float64) for own in members]) / sizes**2  # Eq. 9, L1
+    mean_size = sizes.mean()
+    missing = np.maximum(0.0, mean_size - gamma * sizes.std() - sizes)
+    small = np.exp(missing / (mean_size / 10)).mean()  # Eq. 9, L2
+    return float(within.sum() + balance * small)
+
+
+def search(distances: Floats, tree: Tree, alphas: Sequence[float] = ALPHAS) -> list[Candidate]:
+    """Algorithm 3's records: every threshold with its clusters and loss."""
+    records: dict[int, Candidate] = {}
+    found = []
+    for alpha in alphas:
+        labels = tree.cut(alpha)
+        clusters = int(labels.max()) + 1
+        if clusters not in records:
+            records[clusters] = Candidate(alpha, clusters, clustering_loss(distances, labels))
+        found.append(Candidate(alpha, clusters, records[clusters].loss))
+    return found
+
+
+def search_scaled(condensed: Floats, tree: Tree) -> list[Candidate]:
+    """The search over the paper's grid of thresholds, with distances and merges scaled to [0, 1] as it takes them."""
+    low, high = range_of(condensed)
+    steps = tree.steps.copy()
+    steps[:, 2] = (steps[:, 2] - low) / max(high - low, 1e-30)
+    return search(square(min_max(condensed)), Tree(steps, tree.clients, 0.0), ALPHAS)
+
+
+def range_of(condensed: Floats) -> tuple[float, float]:
+    """The least and the greatest distance; 0 and 1 where there is none.
+
+    >>> range_of(np.array([3.0, 1.0, 2.0], np.float32))
+    (1.0, 3.0)
+    """
+    return (float(condensed.min()), float(condensed.max())) if len(condensed) else (0.0, 1.0)
+
+
+def choose_on_plateau(candidates: Sequence[Candidate], most: int | None = None) -> Candidate:
+    """The lowest loss among counts that stay the same for three consecutive thresholds, the middle of them.
+
+    `most` bounds the number of clusters. With no such plateau, the lowest loss of all; fewer clusters where losses tie.
+
+    >>> curve = [Candidate(0.1, 9, 0.1), *(Candidate(a, 4, 0.3) for a in (0.2, 0.3, 0.4)), Candidate(0.5, 1, 0.9)]
+    >>> choose_on_plateau(curve)
+    Candidate(alpha=0.3, clusters=4, loss=0.3)
+    """
+    allowed = [
+        item for item in sorted(candidates, key=lambda item: item.alpha) if most is None or item.clusters <= most
+    ]
+    if not allowed:
+        allowed = [min(candidates, key=lambda item: item.clusters)]
+    counts = [item.clusters for item in allowed]
+    stable = [item for item in allowed if counts.count(item.clusters) >= STABLE_STEPS] or allowed
+    best = min(stable, key=lambda item: (item.loss, item.clusters))
+    plateau = [item for item in stable if item.clusters == best.clusters]
+    return plateau[(len(plateau) - 1) // 2]
+
+
+# Cutting by noise ----------------------------------------------------------------------------------------------------
+
+
+def noise_of(condensed: Floats) -> float:
+    """The scatter of distances between like clients: the root mean square of those below zero.
+
+    >>> noise_of(np.array([-1.0, 1.0, 50.0, -1.0], np.float32))
+    1.0
+    """
+    below = condensed[condensed < 0].astype(np.float64)
+    return float(np.sqrt(np.mean(below**2))) if len(below) else 0.0
+
+
+def least_significant(noise: float, one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The least distance between clusters of these sizes that counts: a mean over many clients is less noisy."""
+    least: NDArray[np.float64] = np.maximum(LEAST_DIFFERENCE, CONFIDENCE * noise * np.sqrt((1 / one + 1 / other) / 2))
+    return least
+
+
+def cut_by_noise(condensed: Floats, tree: Tree) -> Cut:
+    """Cut where fewest clients end up on the wrong side; then a group that is not really apart joins its nearest.
+
+    A merge above the cut that is within noise splits like clients; a merge below it that is beyond noise joins unlike
+    ones. Each is counted with the smaller of its two sides. Where several cuts are equally good, the one amid the
+    widest gap is taken, on a logarithmic scale.
+    """
+    if tree.clients == 1:
+        return Cut(np.zeros(1, np.int64), LEAST_DIFFERENCE)
+    noise = noise_of(condensed)
+    one, other = tree.sizes()
+    beyond = tree.heights >= least_significant(noise, one, other)
+    affected = np.minimum(one, other)
+    joined_wrongly = np.concatenate([[0], np.cumsum(affected * beyond)])
+    split_wrongly = np.concatenate([[0], np.cumsum((affected * ~beyond)[::-1])])[::-1]
+    wrong = joined_wrongly + split_wrongly
+    edges = np.maximum(np.concatenate([[0], tree.heights, [max(1.0, tree.heights[-1])]]), LEAST_DIFFERENCE)
+    gaps = np.where(wrong == wrong.min(), edges[1:] / edges[:-1], 0)
+    done = int(gaps.argmax())  # how many merges are done
+    alpha = float(np.sqrt(edges[done] * edges[done + 1]))
+    labels = tree.cut(alpha)
+    if labels.max() > 0:
+        labels = _joined(square(known(condensed)), labels, noise)
+    return Cut(labels, alpha)
+
+
+def _joined(distances: Floats, labels: Labels, noise: float) -> Labels:
+    """Groups merged, least apart first, until every two differ by more than noise."""
+    sizes, means = cluster_means(distances, labels)
+    target = np.arange(len(sizes))
+    while len(sizes) > 1:
+        excess = means / least_significant(noise, sizes[:, None], sizes[None])
+        np.fill_diagonal(excess, np.inf)
+        keep, gone = sorted(int(place) for place in np.unravel_index(excess.argmin(), excess.shape))
+        if excess[keep, gone] >= 1:
+            break
+        means[keep] = (sizes[keep] * means[keep] + sizes[gone] * means[gone]) / (sizes[keep] + sizes[gone])
+        means[:, keep] = means[keep]
+        sizes[keep] += sizes[gone]
+        means, sizes = np.delete(np.delete(means, gone, 0), gone, 1), np.delete(sizes, gone)
+        target = np.where(target == gone, keep, np.where(target > gone, target - 1, target))
+    return numbered(target[labels])

@@ -1,0 +1,159 @@
+"""The paper's loss (Eq. 9-10), and both rules of where to cut, on distances chosen by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from feddag.server.clustering import build_tree, numbered
+from feddag.server.cutting import (
+    ALPHAS,
+    LEAST_DIFFERENCE,
+    Candidate,
+    _joined,
+    choose_on_plateau,
+    clustering_loss,
+    cut_by_noise,
+    least_significant,
+    noise_of,
+    search,
+)
+from tests.server.made import condensed, same_partition
+
+
+def two_groups(inside: float = 0.0, outside: float = 0.5, size: int = 3) -> np.ndarray:
+    group = np.repeat([0, 1], size)
+    return condensed(np.where(group[:, None] == group, inside, outside))
+
+
+# Eq. 9-10 -------------------------------------------------------------------------------------------------------------
+
+
+def test_loss_of_unequal_clusters() -> None:
+    labels = np.repeat([0, 1, 2, 3, 4], [5, 5, 5, 5, 1])
+    distances = np.full((21, 21), 0.5, np.float32) - 0.5 * np.eye(21, dtype=np.float32)
+    # L1: a cluster of five has 20 ordered pairs at 0.5 over 25: 0.4, four times; the single one 0.
+    # L2: sizes have mean 4.2 and deviation 1.6; the single one misses 2.6 - 1 = 1.6 = 3.80952 tau: e^3.80952 = 45.129.
+    expected = 4 * 0.4 + 0.01 * (4 + 45.129) / 5
+    assert clustering_loss(distances, labels) == pytest.approx(expected, abs=1e-4)
+    assert clustering_loss(distances, labels, balance=0) == pytest.approx(1.6, abs=1e-6)
+    assert clustering_loss(distances, labels, gamma=2) == pytest.approx(1.6 + 0.01, abs=1e-6)  # none below 4.2 - 3.2
+
+
+def test_loss_of_the_extremes() -> None:
+    distances = np.array([[0, 0.2, 1], [0.2, 0, 1], [1, 1, 0]], np.float32)
+    assert clustering_loss(distances, np.array([0, 1, 2])) == pytest.approx(0.01)
+    assert clustering_loss(distances, np.array([0, 0, 0])) == pytest.approx(2 * 2.2 / 9 + 0.01)
+    assert clustering_loss(np.zeros((1, 1), np.float32), np.array([0])) == pytest.approx(0.01)
+
+
+def test_the_search_records_every_threshold() -> None:
+    distances = two_groups(0.1, 1.0)
+    square = np.where(np.eye(6) > 0, 0, np.where(np.repeat([0, 1], 3)[:, None] == np.repeat([0, 1], 3), 0.1, 1.0))
+    found = search(square.astype(np.float32), build_tree(distances), (0.05, 0.5, 1.0))
+    assert [(item.alpha, item.clusters) for item in found] == [(0.05, 6), (0.5, 2), (1.0, 1)]
+    # two clusters: twice 6 * 0.1 / 9; one: (12 * 0.1 + 18 * 1) / 36
+    np.testing.assert_allclose([item.loss for item in found], [0.01, 0.4 / 3 + 0.01, 19.2 / 36 + 0.01], atol=1e-6)
+
+
+# Table 19 of the paper: 11 class pairs. Thresholds from 1.00 down to 0.05.
+TABLE_19 = {
+    "cifar10": (
+        [1, 1, 2, 3, 3, 3, 4, 4, 5, 6, 11, 11, 11, 11, 11, 11, 12, 13, 14, 14],
+        [0.77] * 2 + [1.0] * 8 + [0.149] * 6 + [0.251, 0.161, 0.117, 0.117],
+    ),
+    "svhn": (
+        [1, 1, 1, 1, 2, 2, 3, 4, 4, 5, 5, 7, 9, 11, 11, 11, 11, 14, 18, 24],
+        [0.675] * 4 + [0.866] * 2 + [1.0] * 5 + [0.896, 0.688] + [0.343] * 4 + [0.315, 0.205, 0.141],
+    ),
+}
+
+
+@pytest.mark.parametrize("dataset", TABLE_19)
+def test_eleven_clusters_from_both_published_curves(dataset) -> None:
+    curve = [Candidate(*row) for row in zip(reversed(ALPHAS), *TABLE_19[dataset], strict=True)]
+    assert choose_on_plateau(curve).clusters == 11
+    assert choose_on_plateau(curve[::-1]).clusters == 11  # the order of the thresholds means nothing
+    assert min(curve, key=lambda item: item.loss).clusters in (14, 24)  # what the lowest loss would give
+
+
+def test_the_middle_of_a_plateau() -> None:
+    curve = [Candidate(*row) for row in zip(reversed(ALPHAS), *TABLE_19["cifar10"], strict=True)]
+    assert choose_on_plateau(curve).alpha == 0.35  # of 0.25 to 0.50
+
+
+def test_no_plateau_ties_and_a_bound() -> None:
+    no_plateau = [Candidate(0.1, 5, 0.2), Candidate(0.2, 3, 0.2), Candidate(0.3, 2, 0.4)]
+    assert choose_on_plateau(no_plateau).clusters == 3  # equal losses: fewer clusters
+    assert choose_on_plateau(no_plateau, most=2).clusters == 2
+    assert choose_on_plateau(no_plateau, most=1).clusters == 2  # none is allowed: the fewest there are
+
+
+# Cutting by noise -----------------------------------------------------------------------------------------------------
+
+
+def test_noise_is_read_from_distances_below_zero() -> None:
+    assert noise_of(np.array([-0.3, 0.4, -0.4, np.nan, 7], np.float32)) == pytest.approx(np.sqrt(0.125))
+    assert noise_of(np.array([0, 1], np.float32)) == 0
+
+
+def test_larger_clusters_are_told_apart_at_smaller_distances() -> None:
+    sizes = np.array([1.0, 4.0, 10_000.0])
+    # 2.5 * 0.1 * sqrt((1/n + 1/n) / 2): 0.25, 0.125 and 0.0025, but never less than 3 of 90 degrees
+    np.testing.assert_allclose(least_significant(0.1, sizes, sizes), [0.25, 0.125, 1 / 30])
+
+
+def test_two_groups_and_the_threshold_between_them() -> None:
+    inside = np.array([-0.02, 0.02, 0.0])
+    distances = two_groups(0.0, 0.5)
+    distances[[0, 1, 5]] = distances[[12, 13, 14]] = inside  # the pairs within each group
+    cut = cut_by_noise(distances, build_tree(distances))
+    assert cut.labels.tolist() == [0, 0, 0, 1, 1, 1] and cut.clusters == 2
+    assert cut.alpha == pytest.approx(np.sqrt(LEAST_DIFFERENCE * 0.5))  # amid the gap, on a logarithmic scale
+
+
+def test_identical_clients_are_one_group() -> None:
+    distances = np.zeros(10, np.float32)
+    cut = cut_by_noise(distances, build_tree(distances))
+    assert cut.labels.tolist() == [0] * 5
+    assert cut.alpha == pytest.approx(np.sqrt(LEAST_DIFFERENCE * 1))
+
+
+@pytest.mark.parametrize(("distance", "groups"), [(-0.4, [0, 0]), (0.03, [0, 0]), (0.5, [0, 1])])
+def test_two_clients(distance, groups) -> None:
+    distances = np.array([distance], np.float32)
+    assert cut_by_noise(distances, build_tree(distances)).labels.tolist() == groups
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.1, 0.4])
+def test_noise_alone_is_one_group_at_any_scale(noise) -> None:
+    draw = np.random.default_rng(0)
+    distances = draw.normal(0, noise, 40 * 39 // 2).astype(np.float32)
+    assert cut_by_noise(distances, build_tree(distances)).clusters == 1
+
+
+def test_groups_that_are_not_really_apart_are_joined() -> None:
+    group = np.repeat([0, 1, 2], [4, 4, 1])
+    between = np.array([[0, 0.5, 0.02], [0.5, 0, 0.4], [0.02, 0.4, 0]])
+    distances = between[np.ix_(group, group)].astype(np.float32)
+    assert _joined(distances, group, noise=0.0).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 0]
+    # With noise 0.6, 4 against 4 clients differ from 2.5 * 0.6 * 0.5 = 0.75 on: all is one
+    assert _joined(distances, group, noise=0.6).tolist() == [0] * 9
+
+
+# Properties -----------------------------------------------------------------------------------------------------------
+
+
+@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5), seed=st.integers(0, 10**6))
+@settings(max_examples=40, deadline=None)
+def test_the_order_of_clients_does_not_change_the_groups(sizes, seed) -> None:
+    draw = np.random.default_rng(seed)
+    truth = np.repeat(np.arange(len(sizes)), sizes)
+    noise = draw.normal(0, 0.05, (len(truth), len(truth)))
+    distances = np.where(truth[:, None] == truth, 0, 0.6) + noise + noise.T
+    order = draw.permutation(len(truth))
+    plain, moved = (condensed(matrix) for matrix in (distances, distances[np.ix_(order, order)]))
+    found, again = (cut_by_noise(item, build_tree(item)).labels for item in (plain, moved))
+    assert same_partition(found[order], again)
+    assert sorted(set(found.tolist())) == list(range(found.max() + 1))  # a partition, numbered without gaps
+    assert numbered(found).tolist() == found.tolist()  # in the order of first members
