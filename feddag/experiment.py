@@ -14,7 +14,7 @@ from pydantic.fields import FieldInfo
 from feddag.client.trainer import LocalSettings, TrainerKind
 from feddag.data.datasets import Dataset
 from feddag.data.obtain import KNOWN, find
-from feddag.data.partitions import PARTITIONS, Partition, make_partition, settings_of
+from feddag.data.partitions import PARTITIONS, Partition, PartitionSettings, make_partition, settings_of
 from feddag.errors import FeddagError, nearest
 from feddag.methods import Method, MethodSettings, all_methods, find_method
 from feddag.models import ModelSpec, default_model
@@ -48,27 +48,46 @@ class Experiment(BaseModel):
     rounds: int = Field(30, ge=1, description="communication rounds after any warm-up")
     seed: int = Field(0, ge=0, description="everything random follows from it")
     # how clients' data differ
-    labels: float = Field(0.2, gt=0, le=1, description="share of the classes that a group of clients holds")
-    quantity: float = Field(0.25, gt=0, description="Dirichlet factor: the smaller, the more unequal")
-    groups: int | None = Field(None, ge=1, description="groups of clients (min(5, clients); with pairs: 11)")
-    classes_per_client: int = Field(2, ge=1, description="classes of each client (pathological)")
-    concepts: int = Field(3, ge=1, description="ways of labelling (concept-shift)")
-    skewed: bool = Field(False, description="label skew below concept-shift")
-    corruptions: int | str = Field(4, description="how many kinds of corruption, or their names (feature-skew)")
-    severity: int = Field(3, ge=1, le=5, description="strength of corruptions")
-    mix: str = Field("40,30,30", description="per cent of clients of each kind (heterogeneity-mix)")
-    mix_kind: Literal["labels", "domains"] = Field("labels", description="what heterogeneity-mix mixes")
-    base: Literal["dirichlet", "pathological"] = Field("dirichlet", description="what lies below sized")
-    samples_min: int = Field(50, ge=1, description="fewest samples of a client (sized)")
-    samples_max: int = Field(350, ge=1, description="most samples of a client (sized)")
-    fraction: float = Field(1.0, gt=0, le=1, description="share of the training samples that is used at all")
-    test: Literal["classes", "own"] = Field(
-        "classes", description="local test set: all test samples of the client's classes, or split off its own"
+    labels: float = Field(
+        PartitionSettings.labels, gt=0, le=1, description="share of the classes that a group of clients holds"
     )
-    test_share: float = Field(0.2, gt=0, lt=1, description="share split off for test = own")
-    validation: float = Field(0.0, ge=0, lt=1, description="share of each client's samples split off for validation")
+    quantity: float = Field(
+        PartitionSettings.quantity, gt=0, description="Dirichlet factor: the smaller, the more unequal"
+    )
+    groups: int | None = Field(
+        PartitionSettings.groups, ge=1, description="groups of clients (min(5, clients); with pairs: 11)"
+    )
+    classes_per_client: int = Field(
+        PartitionSettings.classes_per_client, ge=1, description="classes of each client (pathological)"
+    )
+    concepts: int = Field(PartitionSettings.concepts, ge=1, description="ways of labelling (concept-shift)")
+    skewed: bool = Field(PartitionSettings.skewed, description="label skew below concept-shift")
+    corruptions: int | str = Field(
+        PartitionSettings.corruptions, description="how many kinds of corruption, or their names (feature-skew)"
+    )
+    severity: int = Field(PartitionSettings.severity, ge=1, le=5, description="strength of corruptions")
+    mix: str = Field(PartitionSettings.mix, description="per cent of clients of each kind (heterogeneity-mix)")
+    mix_kind: Literal["labels", "domains"] = Field(
+        PartitionSettings.mix_kind, description="what heterogeneity-mix mixes"
+    )
+    base: Literal["dirichlet", "pathological"] = Field(PartitionSettings.base, description="what lies below sized")
+    samples_min: int = Field(PartitionSettings.samples_min, ge=1, description="fewest samples of a client (sized)")
+    samples_max: int = Field(PartitionSettings.samples_max, ge=1, description="most samples of a client (sized)")
+    fraction: float = Field(
+        PartitionSettings.fraction, gt=0, le=1, description="share of the training samples that is used at all"
+    )
+    test: Literal["classes", "own"] = Field(
+        PartitionSettings.test,
+        description="local test set: all test samples of the client's classes, or split off its own",
+    )
+    test_share: float = Field(PartitionSettings.test_share, gt=0, lt=1, description="share split off for test = own")
+    validation: float = Field(
+        PartitionSettings.validation, ge=0, lt=1, description="share of each client's samples split off for validation"
+    )
     evaluate: Literal["test", "validation"] = Field("test", description="which samples accuracy is measured on")
-    holdout: float = Field(0.0, ge=0, lt=1, description="share of clients that join only after the last round")
+    holdout: float = Field(
+        PartitionSettings.holdout, ge=0, lt=1, description="share of clients that join only after the last round"
+    )
     drift_round: int = Field(0, ge=0, description="round from which some clients hold other data (0: never)")
     drift_share: float = Field(0.2, gt=0, le=1, description="share of clients that drift, by exchanging what they hold")
     # how clients train

@@ -3,5 +3,6 @@
 from feddag.data.partitions.dealing import PARTITIONS
 from feddag.data.partitions.make import make_partition, settings_of
 from feddag.data.partitions.partition import Partition
+from feddag.data.partitions.settings import PartitionSettings
 
-__all__ = ["PARTITIONS", "Partition", "make_partition", "settings_of"]
+__all__ = ["PARTITIONS", "Partition", "PartitionSettings", "make_partition", "settings_of"]

@@ -31,9 +31,7 @@ def iid(pool: Pool, clients: int, draw: Draw) -> Deal:
     return Deal(hand_out(pool, even_table(pool, clients, draw), draw), truth=[0] * clients)
 
 
-def label_skew(
-    pool: Pool, clients: int, draw: Draw, *, labels: float = 0.2, quantity: float = 0.25, groups: int | None = None
-) -> Deal:
+def label_skew(pool: Pool, clients: int, draw: Draw, *, labels: float, quantity: float, groups: int | None) -> Deal:
     """Data Distribution I: groups of clients with one label set each, and uneven quantities.
 
     Groups take labels that nobody has taken while there are any and fill up with others, so sets can share labels
@@ -57,7 +55,7 @@ def label_skew(
     return Deal(hand_out(pool, holders_table(pool, holds, draw, quantity), draw), truth=_rows(holds))
 
 
-def pairs(pool: Pool, clients: int, draw: Draw, *, quantity: float = 0.25, groups: int | None = None) -> Deal:
+def pairs(pool: Pool, clients: int, draw: Draw, *, quantity: float, groups: int | None) -> Deal:
     """Many true groups: 11 different pairs of classes (or `groups` of them); a class may be in several."""
     quantity = dirichlet_factor(quantity)
     first, second = np.triu_indices(len(pool.classes), 1)
@@ -71,7 +69,7 @@ def pairs(pool: Pool, clients: int, draw: Draw, *, quantity: float = 0.25, group
     return Deal(hand_out(pool, holders_table(pool, holds, draw, quantity), draw), truth=_rows(holds))
 
 
-def pacfl(pool: Pool, clients: int, draw: Draw, *, labels: float = 0.2) -> Deal:
+def pacfl(pool: Pool, clients: int, draw: Draw, *, labels: float) -> Deal:
     """Client i holds class i mod C and others at random; a class is split evenly among its holders. No groups."""
     count = labels_per_set(pool, labels)
     own = np.arange(clients) % len(pool.classes)
@@ -81,7 +79,7 @@ def pacfl(pool: Pool, clients: int, draw: Draw, *, labels: float = 0.2) -> Deal:
     return Deal(hand_out(pool, holders_table(pool, holds, draw), draw))
 
 
-def pathological(pool: Pool, clients: int, draw: Draw, *, classes_per_client: int = 2) -> Deal:
+def pathological(pool: Pool, clients: int, draw: Draw, *, classes_per_client: int) -> Deal:
     """So many classes per client, all classes held equally often, each class cut into equal shards."""
     count = whole("classes_per_client", classes_per_client, 1, len(pool.classes), "the number of classes")
     holds = holding(least_used_classes(pool, clients, count, draw("classes")), pool.num_classes)
@@ -93,11 +91,11 @@ def concept_shift(
     clients: int,
     draw: Draw,
     *,
-    concepts: int = 3,
-    skewed: bool = False,
-    labels: float = 0.2,
-    quantity: float = 0.25,
-    groups: int | None = None,
+    concepts: int,
+    skewed: bool,
+    labels: float,
+    quantity: float,
+    groups: int | None,
 ) -> Deal:
     """Data Distribution II: the same images under different names; evenly dealt, or label-skewed below."""
     known = concepts_of(pool.num_classes)
@@ -114,13 +112,13 @@ def concept_shift(
     return Deal(below.client_of, truth=truth, shifts=[Shift(names[concept]) for concept in concept_of])
 
 
-def dirichlet(pool: Pool, clients: int, draw: Draw, *, quantity: float = 0.25) -> Deal:
+def dirichlet(pool: Pool, clients: int, draw: Draw, *, quantity: float) -> Deal:
     """Data Distribution III: every class split over all clients by a Dirichlet draw. No groups."""
     return Deal(hand_out(pool, lda_table(pool, clients, dirichlet_factor(quantity), draw("quantity")), draw))
 
 
 def feature_skew(
-    pool: Pool, clients: int, draw: Draw, *, corruptions: int | str = 4, severity: int = 3, quantity: float = 0.25
+    pool: Pool, clients: int, draw: Draw, *, corruptions: int | str, severity: int, quantity: float
 ) -> Deal:
     """Data Distribution IV: one corruption per client, or one of the dataset's domains, and Dirichlet quantities."""
     quantity = dirichlet_factor(quantity)
@@ -167,11 +165,11 @@ def sized(
     clients: int,
     draw: Draw,
     *,
-    base: str = "dirichlet",
-    samples_min: int = 50,
-    samples_max: int = 350,
-    quantity: float = 0.25,
-    classes_per_client: int = 2,
+    base: str,
+    samples_min: int,
+    samples_max: int,
+    quantity: float,
+    classes_per_client: int,
 ) -> Deal:
     """FedAC's: a random size for each client, filled by its own Dirichlet mixture or evenly from a few classes.
 
@@ -210,9 +208,7 @@ def _few_classes_table(pool: Pool, label_sets: Ints, wanted: Ints, samples_max: 
     return table
 
 
-def heterogeneity_mix(
-    pool: Pool, clients: int, draw: Draw, *, mix: str = "40,30,30", mix_kind: str = "labels", severity: int = 3
-) -> Deal:
+def heterogeneity_mix(pool: Pool, clients: int, draw: Draw, *, mix: str, mix_kind: str, severity: int) -> Deal:
     """FedGWC's: shares of clients of three kinds, which are the truth.
 
     By labels: homogeneous (Dirichlet 1000), heterogeneous (0.5) and one class only, all of equal size. By domains:

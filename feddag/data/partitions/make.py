@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from functools import partial
 from typing import Any, Literal
 
@@ -12,7 +11,7 @@ from feddag.data.datasets import Dataset
 from feddag.data.partitions.dealing import PARTITIONS
 from feddag.data.partitions.partition import Partition, numbered
 from feddag.data.partitions.samples import Deal, Ints, Pool
-from feddag.data.partitions.settings import CommonSettings, one_of, whole
+from feddag.data.partitions.settings import COMMON, PartitionSettings, one_of, whole
 from feddag.data.shifts import Shift
 from feddag.errors import FeddagError, nearest
 from feddag.rng import rng
@@ -25,38 +24,42 @@ def settings_of(partition: str) -> dict[str, Any]:
     2
     """
     one_of("partition", partition, list(PARTITIONS))
+    return {name: getattr(PartitionSettings, name) for name in (*_own_settings(partition), *COMMON)}
+
+
+def _own_settings(partition: str) -> list[str]:
     parameters = inspect.signature(PARTITIONS[partition]).parameters.values()
-    own = {item.name: item.default for item in parameters if item.kind is inspect.Parameter.KEYWORD_ONLY}
-    return own | asdict(CommonSettings())
+    return [item.name for item in parameters if item.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
 def make_partition(
     dataset: Dataset, *, partition: str, clients: int | None, seed: int, settings: Mapping[str, Any]
 ) -> Partition:
     """The clients of an experiment: the same for the same arguments, whatever was drawn before."""
-    common, own = _checked(partition, settings)
+    chosen = _checked(partition, settings)
     if not len(dataset.y_train):
         raise FeddagError(f"dataset '{dataset.name}' has no training samples")
-    kept = _fraction(dataset.y_train, common.fraction, seed)
+    kept = _fraction(dataset.y_train, chosen.fraction, seed)
     _check_clients(clients, len(kept), partition, dataset.name)
-    if common.test == "classes" and not len(dataset.y_test) and partition != "natural":
+    if chosen.test == "classes" and not len(dataset.y_test) and partition != "natural":
         raise FeddagError(f"test = 'classes': dataset '{dataset.name}' has no test samples, so only 'own' is allowed")
     if clients is not None:
-        _held_out(clients, common.holdout, seed)  # refuse before work
+        _held_out(clients, chosen.holdout, seed)  # refuse before work
 
     pool = Pool.of(dataset, kept)
+    own = {name: getattr(chosen, name) for name in _own_settings(partition)}
     deal = PARTITIONS[partition](pool, clients, partial(rng, seed, "partition", partition), **own)
     count = int(deal.client_of.max()) + 1
     train, y = deal.client_of, pool.y
-    test = _given_tests(dataset, deal, y, count) if common.test == "classes" else None
+    test = _given_tests(dataset, deal, y, count) if chosen.test == "classes" else None
     test_from: Literal["test", "train"] = "test"
     if test is None:
-        own_test = _split_off(train, y, common.test_share, rng(seed, "partition", "test"))
+        own_test = _split_off(train, y, chosen.test_share, rng(seed, "partition", "test"))
         train = np.where(own_test >= 0, -1, train)
         test, test_from = _by_client(own_test, kept, count), "train"
     validation = np.full_like(train, -1)
-    if common.validation:
-        validation = _split_off(train, y, common.validation, rng(seed, "partition", "validation"))
+    if chosen.validation:
+        validation = _split_off(train, y, chosen.validation, rng(seed, "partition", "validation"))
         train = np.where(validation >= 0, -1, train)
     return Partition(
         train=_by_client(train, kept, count),
@@ -64,14 +67,13 @@ def make_partition(
         validation=_by_client(validation, kept, count),
         shifts=tuple(deal.shifts or [Shift()] * count),
         truth=None if deal.truth is None else numbered(deal.truth),
-        held_out=_held_out(count, common.holdout, seed),
+        held_out=_held_out(count, chosen.holdout, seed),
         names=tuple(deal.names or map(str, range(count))),
         test_from=test_from,
     )
 
 
-def _checked(partition: str, settings: Mapping[str, Any]) -> tuple[CommonSettings, dict[str, Any]]:
-    """The settings that every partition has, checked, and those of this one alone, which it checks itself."""
+def _checked(partition: str, settings: Mapping[str, Any]) -> PartitionSettings:
     allowed = settings_of(partition)
     for key in settings:
         if key not in allowed:
@@ -79,9 +81,7 @@ def _checked(partition: str, settings: Mapping[str, Any]) -> tuple[CommonSetting
                 f"partition = '{partition}': it has no setting '{key}'; allowed are {', '.join(allowed)}"
                 + nearest(key, allowed)
             )
-    names = {item.name for item in fields(CommonSettings)}
-    own = {key: value for key, value in settings.items() if key not in names}
-    return CommonSettings(**{key: value for key, value in settings.items() if key in names}), own
+    return PartitionSettings(**settings)
 
 
 def _check_clients(clients: int | None, samples: int, partition: str, dataset: str) -> None:

@@ -2,28 +2,45 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from feddag.data.partitions.samples import Pool
-from feddag.data.shifts import CORRUPTIONS, check_corruption
+from feddag.data.shifts import CORRUPTIONS, Shift, check_corruption
 from feddag.errors import FeddagError, nearest
+
+COMMON = ("holdout", "validation", "test", "test_share", "fraction")  # the settings that every partition has
 
 
 @dataclass(frozen=True)
-class CommonSettings:
-    """The settings that every partition has."""
+class PartitionSettings:
+    """Every setting of every partition: the one place of its default. Each partition checks those that it uses."""
 
-    holdout: float = 0.0
-    """Share of the clients kept out of training."""
-    validation: float = 0.0
-    """Share of each client's training samples split off."""
-    test: str = "classes"
-    """A client's test samples: all of the classes that it holds, or a share of its "own" samples."""
-    test_share: float = 0.2
+    labels: float = 0.2
+    """Share of the classes that a group of clients holds."""
+    quantity: float = 0.25
+    """Dirichlet factor."""
+    groups: int | None = None
+    classes_per_client: int = 2
+    concepts: int = 3
+    skewed: bool = False
+    corruptions: int | str = 4
+    severity: int = Shift.severity
+    mix: str = "40,30,30"
+    mix_kind: Literal["labels", "domains"] = "labels"
+    base: Literal["dirichlet", "pathological"] = "dirichlet"
+    samples_min: int = 50
+    samples_max: int = 350
     fraction: float = 1.0
     """Share of the training samples used at all."""
+    test: Literal["classes", "own"] = "classes"
+    """A client's test samples: all of the classes that it holds, or a share of its "own" samples."""
+    test_share: float = 0.2
+    validation: float = 0.0
+    """Share of each client's training samples split off."""
+    holdout: float = 0.0
+    """Share of the clients kept out of training."""
 
     def __post_init__(self) -> None:
         number("holdout", self.holdout, 0, 0.99)

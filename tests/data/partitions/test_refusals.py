@@ -2,7 +2,6 @@
 
 import pytest
 
-from feddag.data.partitions import settings_of
 from tests.data import refused
 from tests.data.partitions import part, toy
 
@@ -77,15 +76,3 @@ def test_refusals_that_depend_on_the_data():
     with refused("test = 'classes'", "no test samples", "'own'"):
         part(toy(tests=0), "iid", 5)
     assert part(toy(tests=0), "iid", 5, test="own").test_from == "train"
-
-
-def test_settings_of_a_partition():
-    assert settings_of("pairs") == {
-        "quantity": 0.25,
-        "groups": None,
-        "holdout": 0.0,
-        "validation": 0.0,
-        "test": "classes",
-        "test_share": 0.2,
-        "fraction": 1.0,
-    }
