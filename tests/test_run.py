@@ -19,9 +19,9 @@ from feddag.engines.local import LocalEngine
 from feddag.errors import FeddagError
 from feddag.records import Event, EventRecord
 from feddag.report import write_report
+from feddag.report.terminal import show_clustering
 from feddag.runner.directory import RunDirectory
 from feddag.runner.results import Accuracy, drift_report
-from feddag.screen import show_clustering
 
 QUICK = {"clients": 6, "groups": 3, "rounds": 4, "epochs": 1, "participation": 0.5, "workers": 1}
 
