@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from feddag.data.datasets import Dataset
-from feddag.data.partitions.dealing import PARTITIONS
+from feddag.data.partitions.assignments import PARTITIONS
 from feddag.data.partitions.partition import Partition, numbered
-from feddag.data.partitions.samples import Deal, Ints, Pool
+from feddag.data.partitions.samples import Assignment, Ints, SampleInfo
 from feddag.data.partitions.settings import COMMON, PartitionSettings, one_of, whole
 from feddag.data.shifts import Shift
 from feddag.errors import FeddagError, nearest
@@ -46,12 +46,12 @@ def make_partition(
     if clients is not None:
         _held_out(clients, chosen.holdout, seed)  # refuse before work
 
-    pool = Pool.of(dataset, kept)
+    info = SampleInfo.of(dataset, kept)
     own = {name: getattr(chosen, name) for name in _own_settings(partition)}
-    deal = PARTITIONS[partition](pool, clients, partial(rng, seed, "partition", partition), **own)
-    count = int(deal.client_of.max()) + 1
-    train, y = deal.client_of, pool.y
-    test = _given_tests(dataset, deal, y, count) if chosen.test == "classes" else None
+    assignment = PARTITIONS[partition](info, clients, partial(rng, seed, "partition", partition), **own)
+    count = int(assignment.client_of.max()) + 1
+    train, y = assignment.client_of, info.y
+    test = _given_tests(dataset, assignment, y, count) if chosen.test == "classes" else None
     test_from: Literal["test", "train"] = "test"
     if test is None:
         own_test = _split_off(train, y, chosen.test_share, rng(seed, "partition", "test"))
@@ -65,10 +65,10 @@ def make_partition(
         train=_by_client(train, kept, count),
         test=test,
         validation=_by_client(validation, kept, count),
-        shifts=tuple(deal.shifts or [Shift()] * count),
-        truth=None if deal.truth is None else numbered(deal.truth),
+        shifts=tuple(assignment.shifts or [Shift()] * count),
+        truth=None if assignment.truth is None else numbered(assignment.truth),
         held_out=_held_out(count, chosen.holdout, seed),
-        names=tuple(deal.names or map(str, range(count))),
+        names=tuple(assignment.names or map(str, range(count))),
         test_from=test_from,
     )
 
@@ -120,27 +120,27 @@ def _by_client(client_of: Ints, indices: Ints, clients: int) -> tuple[Ints, ...]
     return tuple(np.split(indices[order[: starts[-1]]], starts[:-1])[1:])
 
 
-def _given_tests(dataset: Dataset, deal: Deal, y: Ints, clients: int) -> tuple[Ints, ...] | None:
+def _given_tests(dataset: Dataset, assignment: Assignment, y: Ints, clients: int) -> tuple[Ints, ...] | None:
     """Each client's part of the dataset's test samples, None where these cannot be told apart by client."""
     if not len(dataset.y_test):
         return None
-    if deal.owners is not None:
+    if assignment.owners is not None:
         owner_train, owner_test = dataset.owner_train, dataset.owner_test
         # Asked of all owners, not of those in use: the kind of test must not hang on the seed.
         if owner_train is None or owner_test is None or not np.isin(owner_train, owner_test).all():
             return None
         client_of = np.full(owner_test.max() + 1, -1)
-        client_of[deal.owners] = np.arange(clients)
+        client_of[assignment.owners] = np.arange(clients)
         return _by_client(client_of[owner_test], np.arange(len(dataset.y_test)), clients)
-    if deal.domains is not None and dataset.domain_test is None:
+    if assignment.domains is not None and dataset.domain_test is None:
         return None
-    used = deal.client_of >= 0
+    used = assignment.client_of >= 0
     holds = np.zeros((clients, dataset.num_classes), np.bool_)
-    holds[deal.client_of[used], y[used]] = True
+    holds[assignment.client_of[used], y[used]] = True
     found: dict[tuple[bytes, int], Ints] = {}
     tests_of = []
     for client, row in enumerate(holds):
-        domain = -1 if deal.domains is None else int(deal.domains[client])
+        domain = -1 if assignment.domains is None else int(assignment.domains[client])
         key = (row.tobytes(), domain)
         if key not in found:
             fits = row[dataset.y_test]

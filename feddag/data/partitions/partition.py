@@ -46,16 +46,18 @@ class Partition:
 
     def drifting(self, share: float, seed: int) -> tuple[int, ...]:
         """Which clients are of another true group after the drift."""
-        truth = self._kinds()
-        return tuple(client for client, giver in enumerate(self._takers(share, seed)) if truth[client] != truth[giver])
+        truth = self._true_groups()
+        return tuple(
+            client for client, source in enumerate(self._drift_sources(share, seed)) if truth[client] != truth[source]
+        )
 
-    def _kinds(self) -> tuple[int, ...]:
+    def _true_groups(self) -> tuple[int, ...]:
         return self.truth or tuple(range(len(self.train)))
 
-    def _takers(self, share: float, seed: int) -> list[int]:
+    def _drift_sources(self, share: float, seed: int) -> list[int]:
         """Whose samples each client holds after the drift: a share of those that train, at least two, exchange them."""
         training = [client for client in range(len(self.train)) if client not in self.held_out]
-        truth = self._kinds()
+        truth = self._true_groups()
         if len({truth[client] for client in training}) < 2:
             raise FeddagError("drift_round is set, but all clients are of one true group: none of them could change")
         count = min(len(training), max(2, round(share * len(training))))
@@ -65,19 +67,19 @@ class Partition:
             movers = generator.choice(training, count, replace=False).tolist()
         by_group = sorted(movers, key=lambda client: (truth[client], client))
         largest = max(Counter(truth[client] for client in movers).values())
-        taken = list(range(len(self.train)))
+        source_of = list(range(len(self.train)))
         for place, client in enumerate(by_group):  # shifted by the largest group, nobody meets its own group if it can
-            taken[client] = by_group[(place + largest) % len(by_group)]
-        return taken
+            source_of[client] = by_group[(place + largest) % len(by_group)]
+        return source_of
 
     def drifted(self, share: float, seed: int) -> "Partition":
         """After a drift: some clients have exchanged all that they hold, each with one of another true group if it can.
 
         So labels, concepts or corruptions change, whatever makes the groups differ, and no sample is given out twice.
         """
-        taken = self._takers(share, seed)
+        source_of = self._drift_sources(share, seed)
         changed: dict[str, Any] = {
-            name: tuple(getattr(self, name)[client] for client in taken)
+            name: tuple(getattr(self, name)[client] for client in source_of)
             for name in ("train", "test", "validation", "shifts", "truth")
             if getattr(self, name) is not None
         }

@@ -1,4 +1,4 @@
-"""What a partition knows of the samples, and what it says about them: who gets which."""
+"""What a partition knows of the training samples, and what it decides: which client gets which sample."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from feddag.data.datasets import Dataset
 from feddag.data.shifts import Shift
 
 Ints = NDArray[np.int64]
-Draw = Callable[..., np.random.Generator]
+Draw = Callable[..., np.random.Generator]  # the random generator of a name; names decide the result, so they stay
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
-    """What a partition may know of the training samples it deals out: everything but their contents."""
+class SampleInfo:
+    """What a partition may know of the training samples: everything but their contents."""
 
     dataset: str
     num_classes: int
@@ -29,7 +29,7 @@ class Pool:
     domains: tuple[str, ...]
 
     @classmethod
-    def of(cls, dataset: Dataset, kept: Ints) -> "Pool":
+    def of(cls, dataset: Dataset, kept: Ints) -> "SampleInfo":
         """The samples of the dataset with these indices."""
         owner, domain, x = dataset.owner_train, dataset.domain_train, dataset.x_train
         return cls(
@@ -55,11 +55,11 @@ class Pool:
 
 
 @dataclass(frozen=True, eq=False)
-class Deal:
-    """Who gets which sample, and what else a partition knows of its clients."""
+class Assignment:
+    """Which client gets which sample, and what else a partition knows of its clients."""
 
     client_of: Ints
-    """The client of each sample of the pool, -1 where nobody gets it."""
+    """The client of each sample, -1 where no client gets it."""
     truth: Sequence[Hashable] | None = None
     shifts: Sequence[Shift] | None = None
     domains: Ints | None = None
@@ -69,12 +69,12 @@ class Deal:
     names: Sequence[str] | None = None
 
 
-def hand_out(pool: Pool, table: Ints, draw: Draw) -> Ints:
+def assign_samples(info: SampleInfo, table: Ints, draw: Draw) -> Ints:
     """The client of each sample when client i gets table[i, c] samples of class c at random."""
-    client_of = np.full(len(pool.y), -1)
-    by_class = np.split(np.argsort(pool.y, kind="stable"), np.cumsum(pool.sizes)[:-1])
+    client_of = np.full(len(info.y), -1)
+    by_class = np.split(np.argsort(info.y, kind="stable"), np.cumsum(info.sizes)[:-1])
     for label in np.flatnonzero(table.sum(axis=0)):
         samples = draw("samples", int(label)).permutation(by_class[label])
-        takers = np.repeat(np.arange(len(table)), table[:, label])
-        client_of[samples[: len(takers)]] = takers
+        clients = np.repeat(np.arange(len(table)), table[:, label])
+        client_of[samples[: len(clients)]] = clients
     return client_of

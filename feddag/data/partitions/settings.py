@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from feddag.data.partitions.samples import Pool
+from feddag.data.partitions.samples import SampleInfo
 from feddag.data.shifts import CORRUPTIONS, Shift, check_corruption
 from feddag.errors import FeddagError, nearest
 
@@ -78,22 +78,22 @@ def dirichlet_factor(quantity: Any) -> float:
     return number("quantity", quantity, 0.001, 1e6)
 
 
-def labels_per_set(pool: Pool, labels: Any) -> int:
+def labels_per_set(info: SampleInfo, labels: Any) -> int:
     """How many classes this share of all classes is."""
-    count = round(number("labels", labels, 0, 1) * pool.num_classes)
-    if not 1 <= count <= len(pool.classes):
+    count = round(number("labels", labels, 0, 1) * info.num_classes)
+    if not 1 <= count <= len(info.classes):
         raise FeddagError(
-            f"labels = {labels!r}: this share of the {pool.num_classes} classes is {count} of them,"
-            f" and it must be 1 to {len(pool.classes)}"
+            f"labels = {labels!r}: this share of the {info.num_classes} classes is {count} of them,"
+            f" and it must be 1 to {len(info.classes)}"
         )
     return count
 
 
-def corruption_names(pool: Pool, partition: str, corruptions: Any) -> list[str]:
+def corruption_names(info: SampleInfo, partition: str, corruptions: Any) -> list[str]:
     """The first so many corruptions, or those that a comma-separated list names."""
-    if pool.channels is None:
-        raise FeddagError(f"partition = '{partition}': it corrupts images, and dataset '{pool.dataset}' has none")
-    fitting = [name for name in CORRUPTIONS if name != "saturate" or pool.channels == 3]  # grey has no colour
+    if info.channels is None:
+        raise FeddagError(f"partition = '{partition}': it corrupts images, and dataset '{info.dataset}' has none")
+    fitting = [name for name in CORRUPTIONS if name != "saturate" or info.channels == 3]  # grey has no colour
     if not isinstance(corruptions, str) or corruptions.strip().isdecimal():
         count = int(corruptions) if isinstance(corruptions, str) else corruptions
         return fitting[: whole("corruptions", count, 1, len(fitting), "or a comma-separated list of names")]
@@ -101,7 +101,7 @@ def corruption_names(pool: Pool, partition: str, corruptions: Any) -> list[str]:
     for name in names:
         check_corruption(name)
         if name not in fitting:
-            raise FeddagError(f"corruptions = '{corruptions}': '{name}' needs colour, and '{pool.dataset}' is grey")
+            raise FeddagError(f"corruptions = '{corruptions}': '{name}' needs colour, and '{info.dataset}' is grey")
     if len(set(names)) < len(names):
         raise FeddagError(f"corruptions = '{corruptions}': each name is allowed once")
     return names

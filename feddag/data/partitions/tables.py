@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from feddag.data.partitions.samples import Draw, Ints, Pool
+from feddag.data.partitions.samples import Draw, Ints, SampleInfo
 from feddag.errors import FeddagError
 
 LDA_DRAWS = 500
@@ -22,43 +22,43 @@ def apportion(weights: NDArray[np.floating], total: int) -> Ints:
     return parts
 
 
-def evenly(kinds: int, clients: int, generator: np.random.Generator) -> Ints:
+def balanced_kinds(kinds: int, clients: int, generator: np.random.Generator) -> Ints:
     """A kind for every client, each kind as often as any other."""
     return generator.permutation(np.arange(clients) % kinds)
 
 
-def every_group_served(groups: int, clients: int, generator: np.random.Generator) -> Ints:
+def random_groups(groups: int, clients: int, generator: np.random.Generator) -> Ints:
     """A group for every client at random, once each group has got one client."""
     rest = generator.integers(0, groups, clients - groups)
     return generator.permutation(np.concatenate([np.arange(groups), rest]))
 
 
-def even_table(pool: Pool, clients: int, draw: Draw) -> Ints:
+def even_table(info: SampleInfo, clients: int, draw: Draw) -> Ints:
     """Sizes that differ by one at most and class counts that differ by two at most.
 
-    Samples, sorted by class, are dealt around the table; each time around, clients sit in a new order, so that where
-    a class has fewer samples than there are clients, no two clients get the same classes by design.
+    Samples, sorted by class, go to the clients one by one; each pass takes the clients in a new order, so that where a
+    class has fewer samples than there are clients, no two clients get the same classes by design.
     """
-    laps = -(-len(pool.y) // clients)
-    seats = draw("seats").permuted(np.tile(np.arange(clients), (laps, 1)), axis=1).ravel()[: len(pool.y)]
-    counts = np.bincount(seats * pool.num_classes + np.sort(pool.y), minlength=clients * pool.num_classes)
-    return counts.reshape(clients, pool.num_classes).astype(np.int64)
+    passes = -(-len(info.y) // clients)
+    client_of = draw("seats").permuted(np.tile(np.arange(clients), (passes, 1)), axis=1).ravel()[: len(info.y)]
+    counts = np.bincount(client_of * info.num_classes + np.sort(info.y), minlength=clients * info.num_classes)
+    return counts.reshape(clients, info.num_classes).astype(np.int64)
 
 
-def holders_table(pool: Pool, holds: NDArray[np.bool_], draw: Draw, quantity: float | None = None) -> Ints:
+def holders_table(info: SampleInfo, holds: NDArray[np.bool_], draw: Draw, quantity: float | None = None) -> Ints:
     """All samples of each held class split among its holders, by Dirichlet or (None) evenly, at least one each."""
     holders = holds.sum(axis=0)
-    if (holders > pool.sizes).any():
-        scarce = int(np.argmax(holders - pool.sizes))
+    if (holders > info.sizes).any():
+        scarce = int(np.argmax(holders - info.sizes))
         raise FeddagError(
-            f"clients = {len(holds)}: class {scarce} of '{pool.dataset}' has {pool.sizes[scarce]} training samples and"
+            f"clients = {len(holds)}: class {scarce} of '{info.dataset}' has {info.sizes[scarce]} training samples and"
             f" {holders[scarce]} clients would hold it, but each needs at least one, so fewer clients are allowed"
         )
     table = np.zeros(holds.shape, np.int64)
     for label in np.flatnonzero(holders):
         count = int(holders[label])
         weights = np.ones(count) if quantity is None else _dirichlet(count, quantity, draw("quantity", int(label)))
-        table[holds[:, label], label] = 1 + apportion(weights, int(pool.sizes[label]) - count)
+        table[holds[:, label], label] = 1 + apportion(weights, int(info.sizes[label]) - count)
     return table
 
 
@@ -67,43 +67,43 @@ def _dirichlet(count: int, factor: float, generator: np.random.Generator) -> NDA
     return generator.dirichlet(np.full(count, factor)) + 1e-12
 
 
-def lda_table(pool: Pool, clients: int, quantity: float, generator: np.random.Generator) -> Ints:
+def lda_table(info: SampleInfo, clients: int, quantity: float, generator: np.random.Generator) -> Ints:
     """Every class split by its own Dirichlet draw over all clients; who already has a fair share gets no more.
 
     Redrawn until everyone has 10 samples, or where samples are scarce a fifth of the fair share.
     """
-    fair = len(pool.y) / clients
+    fair = len(info.y) / clients
     least = min(10, max(1, int(fair / 5)))
     for _ in range(LDA_DRAWS):
-        table = np.zeros((clients, pool.num_classes), np.int64)
+        table = np.zeros((clients, info.num_classes), np.int64)
         held = np.zeros(clients, np.int64)
-        for label in pool.classes:
+        for label in info.classes:
             weights = _dirichlet(clients, quantity, generator) * (held < fair)
-            table[:, label] = apportion(weights, int(pool.sizes[label]))
+            table[:, label] = apportion(weights, int(info.sizes[label]))
             held += table[:, label]
         if held.min() >= least:
             return table
     raise FeddagError(
-        f"quantity = {quantity:g}: {LDA_DRAWS} draws over {clients} clients of '{pool.dataset}' all left one with"
+        f"quantity = {quantity:g}: {LDA_DRAWS} draws over {clients} clients of '{info.dataset}' all left one with"
         f" fewer than {least} samples; needed is a larger quantity, fewer clients or partition = 'sized'"
     )
 
 
-def holding(label_sets: Ints, num_classes: int) -> NDArray[np.bool_]:
+def class_mask(label_sets: Ints, num_classes: int) -> NDArray[np.bool_]:
     """Which client (row) holds which class, from one row of class numbers per client."""
     holds = np.zeros((len(label_sets), num_classes), np.bool_)
     np.put_along_axis(holds, label_sets, True, axis=1)
     return holds
 
 
-def least_used_classes(pool: Pool, clients: int, count: int, generator: np.random.Generator) -> Ints:
+def least_used_classes(info: SampleInfo, clients: int, count: int, generator: np.random.Generator) -> Ints:
     """So many different classes for each client in turn: those least used so far, at random among equals."""
-    used = np.zeros(len(pool.classes))
+    used = np.zeros(len(info.classes))
     chosen = np.empty((clients, count), np.int64)
     for client, chance in enumerate(generator.random((clients, len(used)))):
         chosen[client] = np.argsort(used + chance)[:count]
         used[chosen[client]] += 1
-    return pool.classes[chosen]
+    return info.classes[chosen]
 
 
 def mixture_table(available: Ints, sizes: Sequence[int], factor: float, generator: np.random.Generator) -> Ints:

@@ -1,7 +1,7 @@
-"""How each partition deals the training samples out: one function per partition, its settings as keywords.
+"""How each partition assigns training samples to clients: one function per partition, its settings as keywords.
 
-Nearly all of them fill one table, clients x classes, with sample counts, and deal by it. The refusals come first: a
-partition either serves every client or says why it cannot.
+Nearly all of them fill one table of sample counts, clients x classes, and assign samples by it. What is not possible is
+refused first: every client gets samples, or the user is told why that cannot be.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,84 +10,86 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feddag.data.partitions.samples import Deal, Draw, Ints, Pool, hand_out
+from feddag.data.partitions.samples import Assignment, Draw, Ints, SampleInfo, assign_samples
 from feddag.data.partitions.settings import corruption_names, dirichlet_factor, labels_per_set, one_of, whole
 from feddag.data.partitions.tables import (
+    balanced_kinds,
+    class_mask,
     even_table,
-    evenly,
-    every_group_served,
     holders_table,
-    holding,
     lda_table,
     least_used_classes,
     mixture_table,
+    random_groups,
 )
 from feddag.data.shifts import Shift, concepts_of
 from feddag.errors import FeddagError
 
 
-def iid(pool: Pool, clients: int, draw: Draw) -> Deal:
+def iid(info: SampleInfo, clients: int, draw: Draw) -> Assignment:
     """Everyone the same: equal sizes, classes as even as they come."""
-    return Deal(hand_out(pool, even_table(pool, clients, draw), draw), truth=[0] * clients)
+    return Assignment(assign_samples(info, even_table(info, clients, draw), draw), truth=[0] * clients)
 
 
-def label_skew(pool: Pool, clients: int, draw: Draw, *, labels: float, quantity: float, groups: int | None) -> Deal:
+def label_skew(
+    info: SampleInfo, clients: int, draw: Draw, *, labels: float, quantity: float, groups: int | None
+) -> Assignment:
     """Data Distribution I: groups of clients with one label set each, and uneven quantities.
 
     Groups take labels that nobody has taken while there are any and fill up with others, so sets can share labels
     or coincide; what counts as the truth is therefore the label set.
     """
-    count = labels_per_set(pool, labels)
+    count = labels_per_set(info, labels)
     quantity = dirichlet_factor(quantity)
     groups = whole("groups", min(5, clients) if groups is None else groups, 1, clients, "the number of clients")
 
     generator = draw("labels")
-    fresh = generator.permutation(pool.classes)
+    fresh = generator.permutation(info.classes)
     label_sets = []
     for group in range(groups):
         taken, fresh = fresh[:count], fresh[count:]
         if not len(taken):
-            taken = pool.classes[[group % len(pool.classes)]]
-        others = generator.permutation(np.setdiff1d(pool.classes, taken))
+            taken = info.classes[[group % len(info.classes)]]
+        others = generator.permutation(np.setdiff1d(info.classes, taken))
         label_sets.append(np.concatenate([taken, others[: count - len(taken)]]))
-    group_of = every_group_served(groups, clients, draw("groups"))
-    holds = holding(np.array(label_sets)[group_of], pool.num_classes)
-    return Deal(hand_out(pool, holders_table(pool, holds, draw, quantity), draw), truth=_rows(holds))
+    group_of = random_groups(groups, clients, draw("groups"))
+    holds = class_mask(np.array(label_sets)[group_of], info.num_classes)
+    return Assignment(assign_samples(info, holders_table(info, holds, draw, quantity), draw), truth=_rows(holds))
 
 
-def pairs(pool: Pool, clients: int, draw: Draw, *, quantity: float, groups: int | None) -> Deal:
+def pairs(info: SampleInfo, clients: int, draw: Draw, *, quantity: float, groups: int | None) -> Assignment:
     """Many true groups: 11 different pairs of classes (or `groups` of them); a class may be in several."""
     quantity = dirichlet_factor(quantity)
-    first, second = np.triu_indices(len(pool.classes), 1)
+    first, second = np.triu_indices(len(info.classes), 1)
     most = min(clients, len(first))
     limit = f"{clients} clients and {len(first)} pairs of classes"
     groups = whole("groups", min(11, most) if groups is None else groups, 1, most, limit)
 
     chosen = draw("pairs").choice(len(first), groups, replace=False)
-    group_of = chosen[every_group_served(groups, clients, draw("groups"))]
-    holds = holding(pool.classes[np.stack([first[group_of], second[group_of]], axis=1)], pool.num_classes)
-    return Deal(hand_out(pool, holders_table(pool, holds, draw, quantity), draw), truth=_rows(holds))
+    group_of = chosen[random_groups(groups, clients, draw("groups"))]
+    holds = class_mask(info.classes[np.stack([first[group_of], second[group_of]], axis=1)], info.num_classes)
+    return Assignment(assign_samples(info, holders_table(info, holds, draw, quantity), draw), truth=_rows(holds))
 
 
-def pacfl(pool: Pool, clients: int, draw: Draw, *, labels: float) -> Deal:
+def pacfl(info: SampleInfo, clients: int, draw: Draw, *, labels: float) -> Assignment:
     """Client i holds class i mod C and others at random; a class is split evenly among its holders. No groups."""
-    count = labels_per_set(pool, labels)
-    own = np.arange(clients) % len(pool.classes)
-    chance = draw("labels").random((clients, len(pool.classes)))
+    count = labels_per_set(info, labels)
+    own = np.arange(clients) % len(info.classes)
+    chance = draw("labels").random((clients, len(info.classes)))
     chance[np.arange(clients), own] = -1  # sorts first
-    holds = holding(pool.classes[np.argsort(chance, axis=1)[:, :count]], pool.num_classes)
-    return Deal(hand_out(pool, holders_table(pool, holds, draw), draw))
+    holds = class_mask(info.classes[np.argsort(chance, axis=1)[:, :count]], info.num_classes)
+    return Assignment(assign_samples(info, holders_table(info, holds, draw), draw))
 
 
-def pathological(pool: Pool, clients: int, draw: Draw, *, classes_per_client: int) -> Deal:
+def pathological(info: SampleInfo, clients: int, draw: Draw, *, classes_per_client: int) -> Assignment:
     """So many classes per client, all classes held equally often, each class cut into equal shards."""
-    count = whole("classes_per_client", classes_per_client, 1, len(pool.classes), "the number of classes")
-    holds = holding(least_used_classes(pool, clients, count, draw("classes")), pool.num_classes)
-    return Deal(hand_out(pool, holders_table(pool, holds, draw), draw))
+    count = whole("classes_per_client", classes_per_client, 1, len(info.classes), "the number of classes")
+    holds = class_mask(least_used_classes(info, clients, count, draw("classes")), info.num_classes)
+    return Assignment(assign_samples(info, holders_table(info, holds, draw), draw))
 
 
 def concept_shift(
-    pool: Pool,
+    info: SampleInfo,
     clients: int,
     draw: Draw,
     *,
@@ -96,64 +98,66 @@ def concept_shift(
     labels: float,
     quantity: float,
     groups: int | None,
-) -> Deal:
-    """Data Distribution II: the same images under different names; evenly dealt, or label-skewed below."""
-    known = concepts_of(pool.num_classes)
+) -> Assignment:
+    """Data Distribution II: the same images under different labels; evenly divided, or with label skew."""
+    known = concepts_of(info.num_classes)
     most = min(clients, len(known))
-    limit = f"{clients} clients and {len(known)} different concepts of {pool.num_classes} classes"
+    limit = f"{clients} clients and {len(known)} different concepts of {info.num_classes} classes"
     names = known[: whole("concepts", concepts, 1, most, limit)]
     if skewed:
-        below = label_skew(pool, clients, draw, labels=labels, quantity=quantity, groups=groups)
+        below = label_skew(info, clients, draw, labels=labels, quantity=quantity, groups=groups)
     else:
-        below = iid(pool, clients, draw)
-    concept_of = evenly(len(names), clients, draw("concepts"))
+        below = iid(info, clients, draw)
+    concept_of = balanced_kinds(len(names), clients, draw("concepts"))
     assert below.truth is not None  # both know it
     truth = list(zip(concept_of.tolist(), below.truth, strict=True))
-    return Deal(below.client_of, truth=truth, shifts=[Shift(names[concept]) for concept in concept_of])
+    return Assignment(below.client_of, truth=truth, shifts=[Shift(names[concept]) for concept in concept_of])
 
 
-def dirichlet(pool: Pool, clients: int, draw: Draw, *, quantity: float) -> Deal:
+def dirichlet(info: SampleInfo, clients: int, draw: Draw, *, quantity: float) -> Assignment:
     """Data Distribution III: every class split over all clients by a Dirichlet draw. No groups."""
-    return Deal(hand_out(pool, lda_table(pool, clients, dirichlet_factor(quantity), draw("quantity")), draw))
+    return Assignment(
+        assign_samples(info, lda_table(info, clients, dirichlet_factor(quantity), draw("quantity")), draw)
+    )
 
 
 def feature_skew(
-    pool: Pool, clients: int, draw: Draw, *, corruptions: int | str, severity: int, quantity: float
-) -> Deal:
+    info: SampleInfo, clients: int, draw: Draw, *, corruptions: int | str, severity: int, quantity: float
+) -> Assignment:
     """Data Distribution IV: one corruption per client, or one of the dataset's domains, and Dirichlet quantities."""
     quantity = dirichlet_factor(quantity)
-    if pool.domain is not None:
-        return _domain_skew(pool, pool.domain, clients, draw, quantity)
-    names = corruption_names(pool, "feature-skew", corruptions)
+    if info.domain is not None:
+        return _domain_skew(info, info.domain, clients, draw, quantity)
+    names = corruption_names(info, "feature-skew", corruptions)
     shifts = [Shift(corruption=name, severity=severity) for name in names]
     whole("corruptions", len(names), 1, clients, "the number of clients")
-    kind_of = evenly(len(names), clients, draw("kinds"))
-    client_of = hand_out(pool, lda_table(pool, clients, quantity, draw("quantity")), draw)
-    return Deal(client_of, truth=kind_of.tolist(), shifts=[shifts[kind] for kind in kind_of])
+    kind_of = balanced_kinds(len(names), clients, draw("kinds"))
+    client_of = assign_samples(info, lda_table(info, clients, quantity, draw("quantity")), draw)
+    return Assignment(client_of, truth=kind_of.tolist(), shifts=[shifts[kind] for kind in kind_of])
 
 
-def _domain_skew(pool: Pool, domain_of_sample: Ints, clients: int, draw: Draw, quantity: float) -> Deal:
+def _domain_skew(info: SampleInfo, domain_of_sample: Ints, clients: int, draw: Draw, quantity: float) -> Assignment:
     domains, sizes = np.unique(domain_of_sample, return_counts=True)
-    whole("clients", clients, len(domains), limit=f"one for each domain of '{pool.dataset}'")
-    domain_of = domains[evenly(len(domains), clients, draw("kinds"))]
+    whole("clients", clients, len(domains), limit=f"one for each domain of '{info.dataset}'")
+    domain_of = domains[balanced_kinds(len(domains), clients, draw("kinds"))]
     members = [np.flatnonzero(domain_of == domain) for domain in domains]
     for domain, size, who in zip(domains, sizes, members, strict=True):
         if size < len(who):
             raise FeddagError(
-                f"clients = {clients}: domain '{pool.domains[domain]}' of '{pool.dataset}' has {size} training samples"
+                f"clients = {clients}: domain '{info.domains[domain]}' of '{info.dataset}' has {size} training samples"
                 f" for {len(who)} clients, but each needs at least one, so fewer clients are allowed"
             )
-    client_of = np.full(len(pool.y), -1)
+    client_of = np.full(len(info.y), -1)
     for domain, who in zip(domains.tolist(), members, strict=True):
         samples = np.flatnonzero(domain_of_sample == domain)
-        inside = _only(pool, samples)
+        inside = _only(info, samples)
         table = lda_table(inside, len(who), quantity, draw("quantity", domain))
-        client_of[samples] = who[hand_out(inside, table, _named(draw, domain))]
-    return Deal(client_of, truth=domain_of.tolist(), domains=domain_of)
+        client_of[samples] = who[assign_samples(inside, table, _named(draw, domain))]
+    return Assignment(client_of, truth=domain_of.tolist(), domains=domain_of)
 
 
-def _only(pool: Pool, samples: Ints) -> Pool:
-    return Pool(pool.dataset, pool.num_classes, pool.channels, pool.y[samples], None, (), None, ())
+def _only(info: SampleInfo, samples: Ints) -> SampleInfo:
+    return SampleInfo(info.dataset, info.num_classes, info.channels, info.y[samples], None, (), None, ())
 
 
 def _named(draw: Draw, name: int) -> Draw:
@@ -161,7 +165,7 @@ def _named(draw: Draw, name: int) -> Draw:
 
 
 def sized(
-    pool: Pool,
+    info: SampleInfo,
     clients: int,
     draw: Draw,
     *,
@@ -170,45 +174,47 @@ def sized(
     samples_max: int,
     quantity: float,
     classes_per_client: int,
-) -> Deal:
+) -> Assignment:
     """FedAC's: a random size for each client, filled by its own Dirichlet mixture or evenly from a few classes.
 
     Samples that nobody asks for stay unused.
     """
     one_of("base", base, ("dirichlet", "pathological"))
     quantity = dirichlet_factor(quantity)
-    count = whole("classes_per_client", classes_per_client, 1, len(pool.classes), "the number of classes")
+    count = whole("classes_per_client", classes_per_client, 1, len(info.classes), "the number of classes")
     low = whole("samples_min", samples_min, count if base == "pathological" else 1)
-    high = whole("samples_max", samples_max, low, len(pool.y), "the training samples in use")
+    high = whole("samples_max", samples_max, low, len(info.y), "the training samples in use")
     wanted = draw("sizes").integers(low, high, clients, endpoint=True)
-    if wanted.sum() > len(pool.y):
+    if wanted.sum() > len(info.y):
         raise FeddagError(
             f"samples_max = {high}: {clients} clients with {low} to {high} samples want {wanted.sum()},"
-            f" and '{pool.dataset}' has {len(pool.y)}"
+            f" and '{info.dataset}' has {len(info.y)}"
         )
     if base == "dirichlet":
-        table = mixture_table(pool.sizes, wanted.tolist(), quantity, draw("quantity"))
+        table = mixture_table(info.sizes, wanted.tolist(), quantity, draw("quantity"))
     else:
-        table = _few_classes_table(pool, least_used_classes(pool, clients, count, draw("classes")), wanted, high)
-    return Deal(hand_out(pool, table, draw))
+        table = _few_classes_table(info, least_used_classes(info, clients, count, draw("classes")), wanted, high)
+    return Assignment(assign_samples(info, table, draw))
 
 
-def _few_classes_table(pool: Pool, label_sets: Ints, wanted: Ints, samples_max: int) -> Ints:
+def _few_classes_table(info: SampleInfo, label_sets: Ints, wanted: Ints, samples_max: int) -> Ints:
     """As many samples as each client wants, evenly from its own classes."""
     count = label_sets.shape[1]
-    table = np.zeros((len(wanted), pool.num_classes), np.int64)
+    table = np.zeros((len(wanted), info.num_classes), np.int64)
     extra = np.arange(count) < (wanted % count)[:, None]
     np.put_along_axis(table, label_sets, (wanted // count)[:, None] + extra, axis=1)
-    if (over := table.sum(axis=0) - pool.sizes).max() > 0:
+    if (over := table.sum(axis=0) - info.sizes).max() > 0:
         label = int(over.argmax())
         raise FeddagError(
-            f"samples_max = {samples_max}: the clients that hold class {label} of '{pool.dataset}' want"
-            f" {table[:, label].sum()} of its samples, and it has {pool.sizes[label]}"
+            f"samples_max = {samples_max}: the clients that hold class {label} of '{info.dataset}' want"
+            f" {table[:, label].sum()} of its samples, and it has {info.sizes[label]}"
         )
     return table
 
 
-def heterogeneity_mix(pool: Pool, clients: int, draw: Draw, *, mix: str, mix_kind: str, severity: int) -> Deal:
+def heterogeneity_mix(
+    info: SampleInfo, clients: int, draw: Draw, *, mix: str, mix_kind: str, severity: int
+) -> Assignment:
     """FedGWC's: shares of clients of three kinds, which are the truth.
 
     By labels: homogeneous (Dirichlet 1000), heterogeneous (0.5) and one class only, all of equal size. By domains:
@@ -218,34 +224,34 @@ def heterogeneity_mix(pool: Pool, clients: int, draw: Draw, *, mix: str, mix_kin
     clients_of_kind = _parse_mix(mix, clients)
     kind_of = draw("kinds").permutation(np.repeat(np.arange(3), clients_of_kind))
     if mix_kind == "domains":
-        if pool.channels is None:
-            raise FeddagError(f"mix_kind = 'domains': it corrupts images, and dataset '{pool.dataset}' has none")
+        if info.channels is None:
+            raise FeddagError(f"mix_kind = 'domains': it corrupts images, and dataset '{info.dataset}' has none")
         kinds = [Shift(corruption=name, severity=severity) for name in (None, "gaussian_noise", "gaussian_blur")]
-        return Deal(iid(pool, clients, draw).client_of, kind_of.tolist(), [kinds[kind] for kind in kind_of])
+        return Assignment(iid(info, clients, draw).client_of, kind_of.tolist(), [kinds[kind] for kind in kind_of])
 
-    return Deal(hand_out(pool, _mixed_table(pool, kind_of, draw), draw), truth=kind_of.tolist())
+    return Assignment(assign_samples(info, _mixed_table(info, kind_of, draw), draw), truth=kind_of.tolist())
 
 
-def _mixed_table(pool: Pool, kind_of: Ints, draw: Draw) -> Ints:
+def _mixed_table(info: SampleInfo, kind_of: Ints, draw: Draw) -> Ints:
     """Clients of equal size: nearly all classes alike (kind 0), uneven classes (kind 1), one class only (kind 2)."""
     homogeneous, heterogeneous, single = (np.flatnonzero(kind_of == kind) for kind in range(3))
     clients = len(kind_of)
-    size = len(pool.y) // clients
-    table = np.zeros((clients, pool.num_classes), np.int64)
+    size = len(info.y) // clients
+    table = np.zeros((clients, info.num_classes), np.int64)
     if len(single):
-        own_class = least_used_classes(pool, len(single), 1, draw("classes"))[:, 0]
+        own_class = least_used_classes(info, len(single), 1, draw("classes"))[:, 0]
         # Of a class, one-class clients leave the others theirs: no more than their own share of all clients.
-        holders = np.bincount(own_class, minlength=pool.num_classes)
-        fitting = pool.sizes * len(single) // (clients * np.maximum(holders, 1))
+        holders = np.bincount(own_class, minlength=info.num_classes)
+        fitting = info.sizes * len(single) // (clients * np.maximum(holders, 1))
         size = min(size, int(fitting[holders > 0].min()))
         if size < 1:
             raise FeddagError(
-                f"clients = {clients}: '{pool.dataset}' has too few samples per class for {len(single)} clients with"
+                f"clients = {clients}: '{info.dataset}' has too few samples per class for {len(single)} clients with"
                 " one class each, so fewer clients are allowed"
             )
         table[single, own_class] = size
     for factor, members in ((1000, homogeneous), (0.5, heterogeneous)):
-        left = pool.sizes - table.sum(axis=0)
+        left = info.sizes - table.sum(axis=0)
         table[members] = mixture_table(left, [size] * len(members), factor, draw("quantity", factor))
     return table
 
@@ -270,12 +276,12 @@ def _parse_mix(mix: Any, clients: int) -> Ints:
     return numbers
 
 
-def natural(pool: Pool, clients: int | None, draw: Draw) -> Deal:
+def natural(info: SampleInfo, clients: int | None, draw: Draw) -> Assignment:
     """As the data came: one client per owner (or per domain), all of them or so many at random."""
-    column, names = (pool.owner, pool.owners) if pool.owner is not None else (pool.domain, pool.domains)
+    column, names = (info.owner, info.owners) if info.owner is not None else (info.domain, info.domains)
     if column is None:
         raise FeddagError(
-            f"partition = 'natural': dataset '{pool.dataset}' does not say whose its samples are; any other partition"
+            f"partition = 'natural': dataset '{info.dataset}' does not say whose its samples are; any other partition"
             " is allowed"
         )
     known = np.unique(column)
@@ -285,15 +291,15 @@ def natural(pool: Pool, clients: int | None, draw: Draw) -> Deal:
     client_of[chosen] = np.arange(count)
     client_of = client_of[column]
     truth = None
-    if pool.domain is not None:
-        pairs_seen = np.unique(np.stack([client_of, pool.domain])[:, client_of >= 0], axis=1)
+    if info.domain is not None:
+        pairs_seen = np.unique(np.stack([client_of, info.domain])[:, client_of >= 0], axis=1)
         if len(pairs_seen[0]) == count:  # nobody lives in two domains
             truth = pairs_seen[1].tolist()
-    return Deal(
+    return Assignment(
         client_of,
         truth=truth,
-        owners=chosen if pool.owner is not None else None,
-        domains=chosen if pool.owner is None else None,
+        owners=chosen if info.owner is not None else None,
+        domains=chosen if info.owner is None else None,
         names=[names[owner] if names else str(owner) for owner in chosen],
     )
 
@@ -302,7 +308,7 @@ def _rows(table: NDArray[np.generic]) -> list[bytes]:
     return [row.tobytes() for row in table]
 
 
-PARTITIONS: Mapping[str, Callable[..., Deal]] = {
+PARTITIONS: Mapping[str, Callable[..., Assignment]] = {
     "iid": iid,
     "label-skew": label_skew,
     "pacfl": pacfl,
