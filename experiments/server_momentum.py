@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from feddag.federation import Federation, Reply
-from feddag.methods.feddag import FedDAGStar, FedDAGStarSettings
+from feddag.methods.feddag import FedDAGStar
+from feddag.methods.feddag.settings import GroupingSettings
 from feddag.weights import Weights
 
 
@@ -17,7 +18,7 @@ class Momentum(FedDAGStar):
 
     name = "feddag-star-momentum"
 
-    class Settings(FedDAGStarSettings):
+    class Settings(GroupingSettings):
         server_momentum: float = Field(0.9, ge=0, lt=1, description="share of the last move that carries over")
 
     _settings: Settings  # type: ignore[assignment]
@@ -26,8 +27,8 @@ class Momentum(FedDAGStar):
         super().start(federation)
         self.velocity: dict[int, Weights] = {}
 
-    def averaged(self, cluster: int, answered: Sequence[Reply]) -> Weights:
-        mean, model = super().averaged(cluster, answered), self.models[cluster]
+    def aggregate(self, cluster: int, answered: Sequence[Reply]) -> Weights:
+        mean, model = super().aggregate(cluster, answered), self.groups.trained[cluster]
         before = self.velocity.get(cluster, {})
         move = {name: value - model[name] for name, value in mean.items()}
         if before:

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -77,6 +78,9 @@ class Replies:
 
 class Engine(ABC):
     """Carries jobs to clients and brings the replies back. One per place where clients live."""
+
+    holds_states: ClassVar[bool] = True
+    """Whether `states` gives what clients remember; else they keep it on their own disks."""
 
     @abstractmethod
     def population(self) -> tuple[ClientId, ...]:
@@ -199,11 +203,11 @@ class Federation:
         self._forms.add(_form(weights))
         return self._engine.put(weights)
 
-    def ask(self, jobs: Iterable[Job], *, spare: bool = False) -> Replies:
+    def ask(self, jobs: Iterable[Job], *, optional: bool = False) -> Replies:
         """Send jobs, at most one per client, and return the replies that arrived, in client order.
 
         A client that failed, left, or answered with something that is not a finite number or not of the right shape is
-        missing, with its reason. What is `spare` can be asked again later: too few answers do not stop the run.
+        missing, with its reason. What is `optional` can be asked again later: too few answers do not stop the run.
         """
         jobs = sorted(jobs, key=lambda job: job.client)
         if len({job.client for job in jobs}) < len(jobs):
@@ -222,12 +226,21 @@ class Federation:
         if self._counting:
             self._count(jobs, answered)
             self.missing |= missing
-            if not spare and len(sound) < min(self._minimum, len(jobs)):
+            if not optional and len(sound) < min(self._minimum, len(jobs)):
                 raise FeddagError(
                     f"round {self.round}: {len(sound)} of {len(jobs)} clients gave a usable answer, and minimum = "
                     f"{self._minimum}; the run can be resumed"
                 )
         return Replies(sound, missing)
+
+    @contextlib.contextmanager
+    def in_phase(self, name: str) -> Iterator[None]:
+        """What is asked inside is counted under this name."""
+        before, self.phase = self.phase, name
+        try:
+            yield
+        finally:
+            self.phase = before
 
     @contextlib.contextmanager
     def uncounted(self) -> Iterator[None]:

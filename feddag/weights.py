@@ -1,7 +1,7 @@
 """Models as plain data: named tensors, references to them, and where a step takes its weights from."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -49,8 +49,22 @@ class Mixture:
     shares: tuple[float, ...]
 
 
-Served = Weights | Own | Choice | Mixture
-"""What a client uses: weights known to the server, its own, the best of several, or several together."""
+Layered = tuple[Weights | Own, ...]
+"""Weights over one another: each replaces what it holds of those before, as far as the client keeps it."""
+Served = Weights | Own | Choice | Mixture | Layered
+"""What a client uses: weights known to the server, its own, the best of several, several together, or layers."""
+
+
+def overlaid(layers: Iterable[Weights]) -> Weights:
+    """Weights of which each replaces what it holds of those before.
+
+    >>> overlaid([{"a": torch.zeros(1), "b": torch.zeros(1)}, {"b": torch.ones(1)}, {}])
+    {'a': tensor([0.]), 'b': tensor([1.])}
+    """
+    merged: Weights = {}
+    for layer in layers:
+        merged = merged | layer
+    return merged
 
 
 def kept(state: Weights, name: str) -> Weights:

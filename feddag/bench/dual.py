@@ -17,7 +17,9 @@ from feddag.data.clients import ClientData
 from feddag.engines.local import LocalEngine
 from feddag.engines.worker import Workplace
 from feddag.federation import Federation
-from feddag.methods.feddag import HEAD, PRIMARY, SECONDARY, FedDAG, FedDAGSettings
+from feddag.methods.feddag import FedDAG
+from feddag.methods.feddag.settings import SharingSettings
+from feddag.methods.feddag.sharing import HEAD, PRIMARY, SECONDARY
 from feddag.models import ModelSpec
 from feddag.server.aggregate import mean_of
 from feddag.weights import Weights, only
@@ -75,12 +77,11 @@ def _feddag(stack: contextlib.ExitStack, data: ClientData, place: Workplace) -> 
     engine = LocalEngine(data, place, CORES)
     stack.callback(engine.close)
     federation = Federation(engine, SPEC, 0, 1.0)
-    method = FedDAG(FedDAGSettings(balanced=False, classifier="source"))
-    method.labels = {client: client % CLUSTERS for client in federation.clients}
-    method.models = {z: federation.initial_weights(f"cluster {z}") for z in range(CLUSTERS)}
-    method.used = dict(method.models)
-    method.rounds_of, method.taught = {}, []
-    method.graph = [(z, (z + step) % CLUSTERS) for z in range(CLUSTERS) for step in (1, 2)]
+    method = FedDAG(SharingSettings(balanced=False, classifier="source"))
+    for z in range(CLUSTERS):
+        members = [client for client in federation.clients if client % CLUSTERS == z]
+        method.groups.found(federation.initial_weights(f"cluster {z}"), members)
+    method.second.graph = [(z, (z + step) % CLUSTERS) for z in range(CLUSTERS) for step in (1, 2)]
 
     def one_round() -> None:
         federation.begin_round(federation.round + 1)

@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from feddag.bench.common import CORES, shown
 from feddag.client.signature import Signature
-from feddag.client.warmup import Sign, received
+from feddag.client.warmup import Sign
 from feddag.data.clients import lay_out
 from feddag.engines.local import LocalEngine
 from feddag.experiment import Experiment
@@ -96,7 +96,7 @@ def signatures_of(experiment: Experiment, sign: dict[str, Any] | None = None) ->
         replies = federation.ask(Job(client, step) for client in federation.clients)
     finally:
         engine.close()
-    return [received(reply.results[0]) for reply in replies], list(partition.truth or ())
+    return [Signature.from_tensors(reply.results[0].arrays) for reply in replies], list(partition.truth or ())
 
 
 def _measured(setting: str, dataset: str, seed: int) -> Row:

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from feddag.client.step import Client, Result, Step
 from feddag.models import ModelSpec
-from feddag.weights import ModelSource, Own, Ref
+from feddag.weights import ModelSource
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Evaluate(Step):
     def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
         return {"counts": (model.num_classes, 3)}
 
-    def only_scores(self) -> Ref | Own | None:
-        return self.model if isinstance(self.model, Ref | Own) else None
+    def only_scores(self) -> ModelSource:
+        return self.model
 
     def run(self, client: Client) -> Result:
         counts = client.score(client.weights(self.model))
@@ -48,6 +48,22 @@ class Choose(Step):
         return Result(
             arrays={"losses": losses, "chosen": torch.tensor([chosen])}, scored=len(candidates) * len(client.y)
         )
+
+
+@dataclass(frozen=True)
+class Monitor(Step):
+    """What tells whether a client's data have changed: its class counts, and a model's loss on its training samples."""
+
+    model: ModelSource
+
+    def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
+        return {"counts": (model.num_classes,), "loss": (1,)}
+
+    def run(self, client: Client) -> Result:
+        table = client.counts(client.weights(self.model))
+        counts = torch.bincount(client.y, minlength=client.num_classes).double()
+        loss = (table[:, 2].sum() / len(client.y)).reshape(1)
+        return Result(arrays={"counts": counts, "loss": loss}, scored=len(client.y))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from scipy.sparse.linalg import eigsh
 from feddag.errors import FeddagError
 from feddag.files import write_atomically
 from feddag.rng import rng
+
+if TYPE_CHECKING:  # whoever only groups clients need not load PyTorch
+    from torch import Tensor
 
 Inputs = Literal["standardised", "raw"]
 HALVINGS = 4  # random divisions in two that a reliability is averaged over
@@ -70,6 +73,19 @@ class Signature:
     def save(self, path: str | Path) -> None:
         """Write it as one safetensors file, whole or not at all."""
         write_atomically(Path(path), save(vars(self)))
+
+    @classmethod
+    def from_tensors(cls, arrays: "Mapping[str, Tensor]") -> "Signature":
+        """A signature as it travels: the same arrays as tensors, a single number as an array of one.
+
+        >>> import torch
+        >>> made = signature(np.eye(3), np.arange(3))
+        >>> sent = {name: torch.from_numpy(np.atleast_1d(array)) for name, array in vars(made).items()}
+        >>> Signature.from_tensors(sent).counts.tolist()
+        [1, 1, 1]
+        """
+        given = {name: tensor.numpy() for name, tensor in arrays.items()}
+        return cls(**{**given, "update_reliability": given["update_reliability"].reshape(())})
 
     @classmethod
     def load(cls, path: str | Path) -> "Signature":

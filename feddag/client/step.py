@@ -14,7 +14,7 @@ from torch import Tensor
 from feddag.client.trainer import LocalSettings, Penalty, Pull, Trainer
 from feddag.models import ModelSpec
 from feddag.rng import rng, stream_key
-from feddag.weights import ClientId, ModelSource, Own, Ref, Weights, kept
+from feddag.weights import ClientId, ModelSource, Own, Ref, Weights, kept, overlaid
 
 NUMBER_BYTES = 8  # what one number costs on the wire
 
@@ -64,7 +64,7 @@ class Step(ABC):
         """The shapes of the arrays in the result, if they are known beforehand: another answer is then refused."""
         return None
 
-    def only_scores(self) -> Ref | Own | None:
+    def only_scores(self) -> ModelSource:
         """The model, if the step does nothing but score it on test samples: engines then score it once for all."""
         return None
 
@@ -112,10 +112,7 @@ class Client:
     def weights(self, source: ModelSource) -> Weights:
         """The weights a step asked for."""
         if isinstance(source, tuple):
-            merged: Weights = {}
-            for one in source:
-                merged = merged | (kept(self.state, one.name) if isinstance(one, Own) else self.weights(one))
-            return merged
+            return overlaid(kept(self.state, one.name) if isinstance(one, Own) else self.weights(one) for one in source)
         if isinstance(source, Ref):
             return self.fetch(source)
         if isinstance(source, Own):

@@ -83,13 +83,7 @@ class Sign(Step):
         )
 
     def write_down(self, result: Result, folder: Path) -> None:
-        received(result).save(folder / "signature.safetensors")
-
-
-def received(result: Result) -> Signature:
-    """The signature in a `Sign` step's result."""
-    arrays = {name: tensor.numpy() for name, tensor in result.arrays.items()}
-    return Signature(**{**arrays, "update_reliability": arrays["update_reliability"].reshape(())})
+        Signature.from_tensors(result.arrays).save(folder / "signature.safetensors")
 
 
 def divide(y: NDArray[np.int64], generator: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

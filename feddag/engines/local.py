@@ -11,7 +11,7 @@ from feddag.data.clients import ClientData
 from feddag.engines.pools import hire
 from feddag.engines.worker import Done, Score, Work, Workplace
 from feddag.federation import Engine, Job, Reply
-from feddag.weights import ClientId, Own, Ref, Weights, digest, kept, nbytes
+from feddag.weights import ClientId, ModelSource, Own, Ref, Source, Weights, digest, kept, nbytes, overlaid
 
 SMALL_JOB = 2e6  # samples x parameters: below, training natively takes less than two threads lose over Python's lock
 
@@ -32,6 +32,7 @@ class LocalEngine(Engine):
         self._parameters = sum(weights.numel() for weights in place.model.build().state_dict().values())
         self._states: dict[ClientId, tuple[int, Weights]] = {}
         self._scores: dict[Score, Tensor] = {}
+        self._handed: dict[Ref, Weights] = {}  # in this round
         # One thread per worker: sums then run in one order whatever the number of cores.
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -42,6 +43,7 @@ class LocalEngine(Engine):
 
     def put(self, weights: Weights) -> Ref:
         ref = Ref(digest(weights), nbytes(weights))
+        self._handed[ref] = weights
         self._crew.put(ref, weights)
         return ref
 
@@ -60,6 +62,7 @@ class LocalEngine(Engine):
         return replies, {}
 
     def begin_round(self, round: int) -> None:
+        self._handed = {}
         self._crew.forget_weights()
         if self._drift is not None and round >= self._drift[0]:
             self._data, self._drift = self._drift[1], None
@@ -105,9 +108,17 @@ class LocalEngine(Engine):
             for job, sent, held in zip(jobs, models, blocks, strict=True)
         ]
 
-    def _sent(self, client: ClientId, source: Ref | Own | None) -> Ref:
+    def _sent(self, client: ClientId, source: ModelSource) -> Ref:
+        if isinstance(source, Ref):
+            return source
+        layers = source if isinstance(source, tuple) else (source,)
+        return self.put(overlaid(self._layer(client, layer) for layer in layers))
+
+    def _layer(self, client: ClientId, source: Source) -> Weights:
         assert source is not None
-        return source if isinstance(source, Ref) else self.put(kept(self._states[client][1], source.name))
+        if isinstance(source, Own):
+            return kept(self._states.get(client, (0, {}))[1], source.name)
+        return self._handed[source]
 
     def _do(self, works: Sequence[Work | Score], costs: Sequence[int]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
         longest_first = sorted(range(len(works)), key=lambda number: -costs[number])

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from feddag.federation import Federation
 from feddag.records import Diagnostics
+from feddag.stateful import Stateful
 from feddag.weights import ClientId, Served, Weights
 
 
@@ -17,11 +18,11 @@ class MethodSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-class Method(ABC):
+class Method(Stateful, ABC):
     """One federated algorithm.
 
-    Everything a method remembers is a plain attribute (tensors, numbers, text, and lists and dicts of them) that does
-    not start with an underscore: that is what a checkpoint saves and a resumed run gets back. What starts with one is
+    Everything a method remembers is an attribute that does not start with an underscore (see `Stateful`): that is what
+    a checkpoint saves and a resumed run gets back. What starts with one is
     made in `setup`, which both a new and a resumed run call. Models of single clients that the server holds belong into
     `held`: each is a file of its own, written only when it changes.
     """
@@ -39,7 +40,7 @@ class Method(ABC):
         self._settings = settings
         self.held: dict[ClientId, Weights] = {}
 
-    def setup(self, federation: Federation) -> None:  # noqa: B027 - most methods have nothing to make
+    def setup(self, federation: Federation) -> None:
         """Make what is not remembered. Called before `start`, and again before a stopped run goes on."""
 
     @abstractmethod
@@ -61,10 +62,10 @@ class Method(ABC):
         drawn = federation.rng("sample").choice(len(clients), count, replace=False)
         return sorted(clients[number] for number in drawn)
 
-    def join(self, federation: Federation, newcomers: Sequence[ClientId]) -> None:  # noqa: B027 - nothing to do by default
+    def join(self, federation: Federation, newcomers: Sequence[ClientId]) -> None:
         """Clients that were not there before take part from now on."""
 
-    def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:  # noqa: B027
+    def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
         """Clients have left for good."""
 
     def clusters(self) -> dict[ClientId, int] | None:
@@ -76,9 +77,5 @@ class Method(ABC):
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that the method remembers."""
-        return {name: value for name, value in vars(self).items() if not name.startswith("_") and name != "held"}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Remember what `state_dict` gave."""
-        vars(self).update(state)
+        """All that the method remembers but for `held`, which has files of its own."""
+        return {name: value for name, value in super().state_dict().items() if name != "held"}

@@ -2,33 +2,26 @@
 
 from collections.abc import Sequence
 
-from feddag.client.train import Train
-from feddag.federation import Federation, Job
-from feddag.methods.base import Method
-from feddag.server.aggregate import weighted_mean
-from feddag.weights import ClientId, Weights
+from feddag.federation import Federation
+from feddag.methods.clustered import ClusteredMethod
+from feddag.weights import ClientId
 
 
-class Oracle(Method):
+class Oracle(ClusteredMethod):
     """Knows the groups that the partition made, and trains one FedAvg model in each."""
 
     name = "oracle"
     needs_truth = True
 
-    def start(self, federation: Federation) -> None:
+    def setup(self, federation: Federation) -> None:
         assert federation.truth is not None
-        self.groups = dict(federation.truth)
+        self._truth = federation.truth
+
+    def start(self, federation: Federation) -> None:
         first = federation.initial_weights()
-        self.models = dict.fromkeys(sorted(set(self.groups.values())), first)
+        for group in sorted(set(self._truth.values())):
+            self.groups.found(first, [client for client, own in self._truth.items() if own == group])
 
-    def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
-        sent = {group: federation.put(model) for group, model in self.models.items()}
-        replies = federation.ask(Job(client, Train(sent[self.groups[client]])) for client in sampled)
-        for group, answered in replies.by_group(self.groups):
-            self.models[group] = weighted_mean(answered) or self.models[group]
-
-    def model_of(self, client: ClientId) -> Weights:
-        return self.models[self.groups[client]]
-
-    def clusters(self) -> dict[ClientId, int]:
-        return self.groups
+    def place(self, federation: Federation, newcomers: Sequence[ClientId]) -> dict[ClientId, int]:
+        groups = sorted(set(self._truth.values()))
+        return {client: groups.index(self._truth[client]) for client in newcomers}

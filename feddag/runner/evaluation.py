@@ -8,9 +8,10 @@ import torch
 from feddag.client.evaluate import Choose, Evaluate, EvaluateMixture, balanced_accuracies, mean_loss
 from feddag.client.step import Step
 from feddag.client.train import Train
+from feddag.errors import FeddagError
 from feddag.federation import Federation, Job, Reply
 from feddag.methods import Method
-from feddag.weights import Choice, ClientId, Mixture, Own, Ref, Weights
+from feddag.weights import Choice, ClientId, Mixture, ModelSource, Own, Ref, Weights
 
 
 class Evaluation:
@@ -41,14 +42,25 @@ class Evaluation:
         return [found.get(client, math.nan) for client in clients], loss if math.isfinite(loss) else None
 
     def _steps(self, client: ClientId, finetuned: bool) -> list[Step]:
-        model = self._method.model_of(client)
+        try:
+            model = self._method.model_of(client)
+        except LookupError:
+            name = type(self._method).name
+            raise FeddagError(
+                f"method '{name}' has no model for client {client}: model_of must answer for every client, also for "
+                "one that joined later or has not been sampled yet"
+            ) from None
         if isinstance(model, Mixture):
             refs = tuple(map(self._ref, model.models))
             return [] if finetuned else [EvaluateMixture(refs, model.shares)]
         if isinstance(model, Choice):
             choose = Choose(tuple(map(self._ref, model.models)))
             return [choose, Train(send=False), Evaluate()] if finetuned else [choose, Evaluate()]
-        source = model if isinstance(model, Own) else self._ref(model)
+        source: ModelSource
+        if isinstance(model, tuple):
+            source = tuple(layer if isinstance(layer, Own) else self._ref(layer) for layer in model)
+        else:
+            source = model if isinstance(model, Own) else self._ref(model)
         return [Train(source, send=False), Evaluate()] if finetuned else [Evaluate(source)]
 
     def _ref(self, model: Weights) -> Ref:

@@ -163,6 +163,7 @@ class Loop:
             "missing": dict(self.federation.missing),
             "chosen": dict(self.evaluation.chosen),
             "model": astuple(self.setting.model),
+            "holds_states": self.engine.holds_states,
             "seconds": self._seconds(),
         }
         self.files.save_checkpoint(number, tree, self.engine.states(), self.method.held)

@@ -24,7 +24,7 @@ from feddag.records import ResultRecord, RoundRecord
 from feddag.runner.directory import RunDirectory
 from feddag.runner.loop import Loop, Observer, Setting
 from feddag.runner.results import Accuracy
-from feddag.weights import Choice, ClientId, Mixture, Own, Weights, kept
+from feddag.weights import Choice, ClientId, Mixture, Own, Weights, kept, overlaid
 
 SMALL_RUN = 1e10  # sample passes x parameters: some seconds of work
 
@@ -80,11 +80,11 @@ class Run:
             if client not in saved.tree["chosen"]:
                 raise FeddagError(f"client = {client} has not chosen among its {len(served.models)} models yet")
             served = served.models[saved.tree["chosen"][client]]
-        if isinstance(served, Own):
-            if client not in saved.states:
-                raise FeddagError(f"client = {client} keeps its model on its own machine")
-            served = kept(saved.states[client][1], served.name)
-        return _loaded(spec, served)
+        layers = served if isinstance(served, tuple) else (served,)
+        if not saved.tree["holds_states"] and any(isinstance(layer, Own) for layer in layers):
+            raise FeddagError(f"client = {client} keeps its model on its own machine")
+        state = saved.states.get(client, (0, {}))[1]
+        return _loaded(spec, overlaid(kept(state, x.name) if isinstance(x, Own) else x for x in layers))
 
     def save(self, directory: str | Path) -> None:
         """Copy everything the run left into another directory."""

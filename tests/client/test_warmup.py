@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from feddag.client.signature import sparsified
+from feddag.client.signature import Signature, sparsified
 from feddag.client.train import balanced_batches
-from feddag.client.warmup import Sign, agreement, divide, received
+from feddag.client.warmup import Sign, agreement, divide
 from feddag.data.clients import ClientData, lay_out
 from feddag.engines.local import LocalEngine
 from feddag.engines.worker import Workplace
@@ -79,7 +79,7 @@ def test_a_client_tells_its_counts_its_vectors_and_the_mean_update(small_data, p
     assert len(replies) == 3
     for reply, samples in zip(replies, (10, 15, 20), strict=True):
         (result,) = reply.results
-        made = received(result)
+        made = Signature.from_tensors(result.arrays)
         assert made.counts.sum() == samples and made.vectors.shape == (3, 3, 16)
         assert 0 < made.update_reliability <= 1 and ((made.reliability > 0) & (made.reliability <= 1)).all()
         assert result.samples == 2 * 5 * 4  # two halves, five steps of four samples
@@ -94,14 +94,14 @@ def test_only_the_asked_share_of_coordinates_travels_and_weights_only_if_wanted(
     coordinates = sum(tensor.numel() for tensor in start.values())
     for reply in replies:
         assert reply.results[0].weights is None
-        assert len(received(reply.results[0]).update) == round(0.1 * coordinates)
+        assert len(Signature.from_tensors(reply.results[0].arrays).update) == round(0.1 * coordinates)
     assert replies[0].nbytes < whole[0].nbytes / 2
 
 
 def test_the_other_concept_moves_the_model_elsewhere(small_data, place) -> None:
     """Clients a and b share a concept, c labels the other way round."""
     replies, _ = signed(small_data, place, steps=30)
-    a, b, c = (received(reply.results[0]).update for reply in replies)
+    a, b, c = (Signature.from_tensors(reply.results[0].arrays).update for reply in replies)
     unit = np.stack([update / np.linalg.norm(update) for update in (a, b, c)])
     cosines = unit @ unit.T
     assert cosines[0, 1] > 0.2 + max(cosines[0, 2], cosines[1, 2])
@@ -117,7 +117,7 @@ def test_the_same_signature_with_any_number_of_workers(small_data, native_place)
 def test_a_model_that_does_not_move_gives_an_update_of_zeros(small_data, place) -> None:
     still = dataclasses.replace(place, settings=dataclasses.replace(place.settings, lr=0.0))
     replies, _ = signed(small_data, still)
-    made = received(replies[0].results[0])
+    made = Signature.from_tensors(replies[0].results[0].arrays)
     assert not made.update.any() and made.update_reliability == 0
 
 
@@ -125,7 +125,7 @@ def test_halves_that_are_the_same_samples_prove_nothing(small_dataset, small_par
     alone = (np.arange(3), *small_partition.train[1:])  # one sample of each class
     data = lay_out(small_dataset, dataclasses.replace(small_partition, train=alone), seed=0)
     replies, _ = signed(data, place)
-    found = [float(received(reply.results[0]).update_reliability) for reply in replies]
+    found = [float(Signature.from_tensors(reply.results[0].arrays).update_reliability) for reply in replies]
     assert found[0] == 0 and min(found[1:]) > 0
 
 
@@ -137,4 +137,4 @@ def test_a_layer_that_counts_its_batches_is_no_obstacle(small_data, place) -> No
     counting = dataclasses.replace(place, model=ModelSpec(f"{__name__}:normed", place.model.shape, 3))
     replies, start = signed(small_data, counting)
     learnt = sum(value.numel() for value in start.values() if value.is_floating_point())
-    assert all(len(received(reply.results[0]).update) == learnt for reply in replies)
+    assert all(len(Signature.from_tensors(reply.results[0].arrays).update) == learnt for reply in replies)

@@ -10,17 +10,21 @@ import pytest
 import torch
 
 import feddag
+from feddag import testing
+from feddag.client.evaluate import Monitor
 from feddag.client.signature import Signature
 from feddag.client.step import Result
 from feddag.client.train import Train
 from feddag.client.trainer import LocalSettings, NativeTrainer, TorchTrainer
 from feddag.client.warmup import Sign
 from feddag.errors import FeddagError
-from feddag.federation import Engine, Federation, Job, Reply
+from feddag.federation import Federation, Job, Reply
 from feddag.methods import find_method
-from feddag.methods.feddag import SHARPNESS, FedDAG, Watch
+from feddag.methods.feddag import FedDAG, FedDAGStar
+from feddag.methods.feddag.sharing import SHARPNESS
 from feddag.models import ModelSpec
-from feddag.weights import ClientId, Ref, Weights, digest, nbytes, only
+from feddag.testing import FakeEngine, moved
+from feddag.weights import ClientId, Weights, only
 
 SPEC = ModelSpec("mlp", (8,), 4, encoders=2)
 SINGLE = ModelSpec("mlp", (8,), 4)
@@ -34,58 +38,28 @@ def signed(labels: Sequence[int], coordinates: int) -> Signature:
     return feddag.signature(x, y, 4, inputs="raw", update=update, update_reliability=0.99)
 
 
-class Pretend(Engine):
-    """Each client adds its number + 1 to what it is to train; warm-ups answer with zeros plus the number."""
+class Pretend(FakeEngine):
+    """Fake clients that hold these labels; warm-ups answer with their number in place of every weight."""
 
     def __init__(self, held: Mapping[ClientId, Sequence[int]], single: bool = False) -> None:
+        samples = {client: 10 * (client + 1) for client in range(10)}
+        super().__init__(samples, answers={Sign: self.sign, Monitor: self.look})
         self.held = dict(held)
-        self.jobs: list[Job] = []
-        self.weights: dict[str, Weights] = {}
-        self.silent: set[ClientId] = set()
         self.loss = dict.fromkeys(held, 0.1)
         self.single = single
 
     def population(self) -> tuple[ClientId, ...]:
         return tuple(sorted(self.held))
 
-    def put(self, weights: Weights) -> Ref:
-        self.weights[digest(weights)] = weights
-        return Ref(digest(weights), nbytes(weights))
+    def look(self, _: FakeEngine, client: ClientId, step: Monitor, current: Weights) -> Result:
+        counts = np.bincount(np.repeat(self.held[client], 30), minlength=4)
+        return Result(arrays={"counts": torch.tensor(counts), "loss": torch.tensor([self.loss[client]])})
 
-    def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
-        self.jobs = list(jobs)
-        replies = []
-        for job in jobs:
-            if job.client not in self.silent:
-                current: Weights = {}
-                results = []
-                for step in job.steps:
-                    results.append(self.answer(job.client, step, current))
-                    current |= results[-1].weights or {}
-                replies.append(Reply(job.client, results, samples=10 * (job.client + 1)))
-        return replies, dict.fromkeys(self.silent & {job.client for job in jobs}, "silent")
-
-    def answer(self, client: ClientId, step: Any, current: Weights) -> Result:
-        if isinstance(step, Watch):
-            counts = np.bincount(np.repeat(self.held[client], 30), minlength=4)
-            return Result(arrays={"counts": torch.tensor(counts), "loss": torch.tensor([self.loss[client]])})
-        if isinstance(step, Sign):
-            made = signed(self.held[client], step.shapes(SINGLE if self.single else SPEC)["update"][0])
-            arrays = {name: torch.from_numpy(np.atleast_1d(array)) for name, array in vars(made).items()}
-            start = only(self.weights[step.model.digest], step.parts)
-            return Result(weights={name: torch.full_like(v, client) for name, v in start.items()}, arrays=arrays)
-        assert isinstance(step, Train)
-        sent: Weights = {}
-        for source in step.model if isinstance(step.model, tuple) else (step.model,):
-            sent = sent | (self.weights[source.digest] if isinstance(source, Ref) else current)
-        return Result(weights={name: value + client + 1 for name, value in only(sent, step.parts).items()})
-
-    def states(self) -> dict[ClientId, tuple[int, Weights]]:
-        return {}
-
-    def restore(self, states: dict[ClientId, tuple[int, Weights]]) -> None: ...
-
-    def close(self) -> None: ...
+    def sign(self, _: FakeEngine, client: ClientId, step: Sign, current: Weights) -> Result:
+        made = signed(self.held[client], step.shapes(SINGLE if self.single else SPEC)["update"][0])
+        arrays = {name: torch.from_numpy(np.atleast_1d(array)) for name, array in vars(made).items()}
+        start = only(self.weights[step.model.digest], step.parts)
+        return Result(weights={name: torch.full_like(v, client) for name, v in start.items()}, arrays=arrays)
 
 
 def started(
@@ -93,11 +67,10 @@ def started(
 ) -> tuple[Pretend, Federation, FedDAG]:
     kind = find_method(name)
     engine = Pretend(held, kind.encoders == 1)
-    federation = Federation(engine, SPEC if kind.encoders == 2 else SINGLE, 0, participation)
     wanted = {name: value for name, value in (PAPER | settings).items() if name in kind.Settings.model_fields}
-    method = kind(kind.Settings(**wanted))
-    method.start(federation)
-    assert isinstance(method, FedDAG)
+    model = SPEC if kind.encoders == 2 else SINGLE
+    federation, method = testing.started(name, engine, model, participation=participation, **wanted)
+    assert isinstance(method, FedDAGStar)
     return engine, federation, method
 
 
@@ -114,11 +87,6 @@ def alarms(federation: Federation) -> list[ClientId]:
     return [client for event in federation.events() if event.kind == "drift" for client in event.clients]
 
 
-def moved(before: Weights, after: Weights, part: str) -> float:
-    [by] = {round(float(v), 4) for name in only(before, (part,)) for v in (after[name] - before[name]).flatten()}
-    return by
-
-
 def test_the_groups_and_the_first_models() -> None:
     _, federation, method = started(TWO)
     assert method.clusters() == {0: 0, 1: 1, 2: 0, 3: 1}
@@ -133,16 +101,20 @@ def test_the_groups_and_the_first_models() -> None:
 
 def test_a_round_by_hand() -> None:
     _, federation, method = started(TWO)
-    assert sorted(method.graph) == [(0, 1), (1, 0)]  # two clusters: each learns from the other
+    assert sorted(method.second.graph) == [(0, 1), (1, 0)]  # two clusters: each learns from the other
     federation.begin_round(1)
-    before = dict(method.models)
+    before = dict(method.groups.trained)
     method.round(federation, [0, 1, 2, 3])
     # Eq. 18: clients 0 and 2 move by 1 and 3 and have 10 and 30 samples; 1 and 3 by 2 and 4 with 20 and 40.
-    assert moved(before[0], method.models[0], "encoder") == moved(before[0], method.models[0], "head") == 2.5
-    assert moved(before[1], method.models[1], "encoder") == pytest.approx(10 / 3, abs=1e-4)
+    assert (
+        moved(before[0], method.groups.trained[0], "encoder")
+        == moved(before[0], method.groups.trained[0], "head")
+        == 2.5
+    )
+    assert moved(before[1], method.groups.trained[1], "encoder") == pytest.approx(10 / 3, abs=1e-4)
     # Eq. 21: a learner moves as its source's clients did.
-    assert moved(before[0], method.models[0], "secondary") == pytest.approx(10 / 3, abs=1e-4)
-    assert moved(before[1], method.models[1], "secondary") == 2.5
+    assert moved(before[0], method.groups.trained[0], "secondary") == pytest.approx(10 / 3, abs=1e-4)
+    assert moved(before[1], method.groups.trained[1], "secondary") == 2.5
     assert {"primary", "secondary"} <= set(federation.traffic.up)
 
 
@@ -161,39 +133,41 @@ def test_one_exchange_trains_what_it_should() -> None:
 @pytest.mark.parametrize(("combined", "expected"), [("mean", 1.0), ("sum", 2.0)])
 def test_learners_encoders_are_combined(combined: str, expected: float) -> None:
     _, _, method = started({0: [0], 1: [1], 2: [2]}, combined=combined, sources=2)
-    for model in method.models.values():
+    for model in method.groups.trained.values():
         model.update({name: torch.ones_like(value) for name, value in only(model, ("secondary",)).items()})
-    assert method._learners(0) == [1, 2]
-    assert {float(v) for w in method._combined(method.models, [1, 2]).values() for v in w.flatten()} == {expected}
+    assert method.second.learners(0) == [1, 2]
+    assert {float(v) for w in method.second.combined(method.groups.trained, [1, 2]).values() for v in w.flatten()} == {
+        expected
+    }
 
 
 @pytest.mark.parametrize(("several", "expected"), [("mean", 2.5), ("sum", 5.0)])
 def test_updates_of_several_sources(several: str, expected: float) -> None:
     _, federation, method = started({0: [0], 1: [1], 2: [2]}, several=several)
     federation.begin_round(1)
-    before = dict(method.models)
+    before = dict(method.groups.trained)
     method.round(federation, [0, 1, 2])
-    assert moved(before[0], method.models[0], "secondary") == expected  # from clusters 1 and 2: 2 and 3
+    assert moved(before[0], method.groups.trained[0], "secondary") == expected  # from clusters 1 and 2: 2 and 3
 
 
 def test_a_source_after_another_sees_what_the_one_before_left() -> None:
     engine, federation, method = started({0: [0], 1: [1], 2: [2]}, several="sequence")
     federation.begin_round(1)
-    before = dict(method.models)
+    before = dict(method.groups.trained)
     method.round(federation, [0, 1, 2])
     [last] = engine.jobs
     assert last.client == 2  # everyone is asked once, cluster by cluster
     seen = engine.weights[last.steps[1].model[1].digest]
-    start = method._combined(before, [0, 1])
+    start = method.second.combined(before, [0, 1])
     assert moved(start, seen, "secondary") == 1.5  # its learners had moved by 2 (from cluster 1) and 1 (from 0)
-    assert moved(before[0], method.models[0], "secondary") == 5.0
-    assert [moved(before[z], method.models[z], "encoder") for z in range(3)] == [1, 2, 3]
+    assert moved(before[0], method.groups.trained[0], "secondary") == 5.0
+    assert [moved(before[z], method.groups.trained[z], "encoder") for z in range(3)] == [1, 2, 3]
 
 
 def test_against_a_common_classifier_everyone_asks_the_same_of_an_encoder() -> None:
     engine, federation, method = started(TWO, classifier="common")
     federation.begin_round(1)
-    before = dict(method.models)
+    before = dict(method.groups.trained)
     method.round(federation, [0, 1, 2, 3])
     heads = []
     for job in engine.jobs:
@@ -206,30 +180,32 @@ def test_against_a_common_classifier_everyone_asks_the_same_of_an_encoder() -> N
     assert not heads[0][:, :width].any()  # blind to the primary encoder
     assert torch.allclose(heads[0] @ heads[0].T, SHARPNESS**2 * torch.eye(len(heads[0])), atol=1e-4)
     # A cluster is a source for itself, too: both moved by the mean of 2.5 and 10 / 3.
-    assert moved(before[0], method.models[0], "secondary") == pytest.approx((2.5 + 10 / 3) / 2, abs=1e-4)
-    assert moved(before[0], method.models[0], "head") == 2.5  # its own head, by its own clients
+    assert moved(before[0], method.groups.trained[0], "secondary") == pytest.approx((2.5 + 10 / 3) / 2, abs=1e-4)
+    assert moved(before[0], method.groups.trained[0], "head") == 2.5  # its own head, by its own clients
 
 
 def test_a_cluster_with_other_names_is_asked_for_the_same_looks() -> None:
     _, _, method = started(TWO, classifier="common")
-    method.matched[1] = [3, 2, 1, 0]
-    plain, turned = method._common_classifier(0)["head.weight"], method._common_classifier(1)["head.weight"]
+    method.second.matched[1] = [3, 2, 1, 0]
+    plain, turned = method.second.common_classifier(0)["head.weight"], method.second.common_classifier(1)["head.weight"]
     assert torch.equal(turned, plain.flip(0)) and not torch.equal(turned, plain)
 
 
 def added_head(method: FedDAG, client: int) -> torch.Tensor:
-    return method.model_of(client)["head.weight"] - method.models[method.labels[client]]["head.weight"]
+    return (
+        method.model_of(client)["head.weight"] - method.groups.trained[method.groups.cluster_of[client]]["head.weight"]
+    )
 
 
 def test_clients_use_the_common_classifier_beside_their_own() -> None:
     _, federation, method = started(TWO, classifier="common")
-    method.matched[1] = [3, 2, 1, 0]
+    method.second.matched[1] = [3, 2, 1, 0]
     for number in (1, 2):
         federation.begin_round(number)
         method.round(federation, [0, 1, 2, 3])
         for client, cluster in ((0, 0), (1, 1), (3, 1)):
             # Nobody has trained the first secondary encoders towards its directions: they have no say yet.
-            expected = (number - 1) * method._common_classifier(cluster)["head.weight"]
+            expected = (number - 1) * method.second.common_classifier(cluster)["head.weight"]
             assert torch.allclose(added_head(method, client), expected, atol=1e-4)
         assert method.model_of(1) is method.model_of(3)  # one set of weights for all of a cluster
     _, federation, alone = started(TWO, classifier="common", scores="own")
@@ -244,7 +220,7 @@ def test_the_common_classifier_waits_for_the_first_secondary_round() -> None:
     for number, share in enumerate((0, 0, 0, 4 / 7), 1):  # one of three rounds, the one that counts most
         federation.begin_round(number)
         method.round(federation, [0, 1, 2, 3])
-        primary = method._common_classifier(0)["head.weight"]
+        primary = method.second.common_classifier(0)["head.weight"]
         told = added_head(method, 0)[:, primary.any(0)]
         aside = added_head(method, 0)[:, ~primary.any(0)]
         assert torch.allclose(told - aside.mean(), share * primary[:, primary.any(0)], atol=1e-3)
@@ -253,7 +229,7 @@ def test_the_common_classifier_waits_for_the_first_secondary_round() -> None:
 def test_what_is_used_has_the_secondary_encoder_that_its_head_knows() -> None:
     _, federation, method = started(TWO)
     federation.begin_round(1)
-    before = dict(method.models)
+    before = dict(method.groups.trained)
     method.round(federation, [0, 1, 2, 3])
     assert moved(before[0], method.model_of(0), "secondary") == 0 < moved(before[0], method.model_of(0), "head")
 
@@ -265,9 +241,9 @@ def test_the_ablations() -> None:
     assert len(engine.jobs[0].steps) == 1 and not only(star.model_of(0), ("secondary",))
     engine, federation, dagger = started(TWO, "feddag-dagger")
     federation.begin_round(1)
-    before = dict(dagger.models)
+    before = dict(dagger.groups.trained)
     dagger.round(federation, [0, 1, 2, 3])
-    assert moved(before[0], dagger.models[0], "secondary") == 2.5  # by its own clients
+    assert moved(before[0], dagger.groups.trained[0], "secondary") == 2.5  # by its own clients
 
 
 def test_by_schedule_a_round_trains_the_one_or_the_other() -> None:
@@ -275,13 +251,15 @@ def test_by_schedule_a_round_trains_the_one_or_the_other() -> None:
     trained = []
     for number in range(1, 7):
         federation.begin_round(number)
-        before = dict(method.models)
+        before = dict(method.groups.trained)
         method.round(federation, [0, 1, 2, 3])
         trained.append([step.phase for step in engine.jobs[0].steps])
     assert trained == [["primary"], ["primary"], ["secondary"]] * 2
     assert engine.jobs[0].steps[0].model is not None  # nothing was just trained that it could stand beside
-    assert moved(before[0], method.models[0], "encoder") == moved(before[0], method.models[0], "head") == 0
-    assert moved(before[0], method.models[0], "secondary") == pytest.approx(10 / 3, abs=1e-4)
+    assert (
+        moved(before[0], method.groups.trained[0], "encoder") == moved(before[0], method.groups.trained[0], "head") == 0
+    )
+    assert moved(before[0], method.groups.trained[0], "secondary") == pytest.approx(10 / 3, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -295,25 +273,29 @@ def test_by_schedule_a_round_trains_the_one_or_the_other() -> None:
 @pytest.mark.parametrize("name", ["feddag", "feddag-star", "feddag-dagger"])
 def test_one_cluster_and_as_many_as_clients(held: dict[int, list[int]], clusters: int, name: str) -> None:
     _, federation, method = started(held, name, sources=7)  # more sources than there are clusters
-    assert len(method.models) == clusters
+    assert len(method.groups.trained) == clusters
     federation.begin_round(1)
-    before = dict(method.models)
+    before = dict(method.groups.trained)
     method.round(federation, method.sample(federation))
-    assert moved(before[0], method.models[0], "encoder") > 0
+    assert moved(before[0], method.groups.trained[0], "encoder") > 0
     if name == "feddag" and clusters == 1:  # a learner with no source keeps its secondary encoder
-        assert moved(before[0], method.models[0], "secondary") == 0
+        assert moved(before[0], method.groups.trained[0], "secondary") == 0
 
 
 def test_a_cluster_of_which_nobody_is_sampled_or_answers_stays() -> None:
     engine, federation, method = started(TWO)
     federation.begin_round(1)
-    before = dict(method.models)
+    before = dict(method.groups.trained)
     method.round(federation, [0])  # nobody of cluster 1, and so nobody trains cluster 0's secondary encoder
-    assert moved(before[1], method.models[1], "encoder") == 0 == moved(before[0], method.models[0], "secondary")
+    assert (
+        moved(before[1], method.groups.trained[1], "encoder")
+        == 0
+        == moved(before[0], method.groups.trained[0], "secondary")
+    )
     engine.silent = set(TWO)
-    before = dict(method.models)
+    before = dict(method.groups.trained)
     method.round(federation, [0, 1, 2, 3])
-    assert all(torch.equal(before[z][name], method.models[z][name]) for z in before for name in before[z])
+    assert all(torch.equal(before[z][name], method.groups.trained[z][name]) for z in before for name in before[z])
 
 
 def test_sampling_inside_clusters_and_over_all() -> None:
@@ -333,7 +315,7 @@ def test_smoothing_mixes_what_clients_use_and_not_what_is_trained() -> None:
     for number in (1, 2):
         federation.begin_round(number)
         method.round(federation, [0])
-    assert moved(first, method.models[0], "encoder") == 2
+    assert moved(first, method.groups.trained[0], "encoder") == 2
     # The start counts for nothing, the second round twice as much as the first.
     assert moved(first, method.model_of(0), "encoder") == pytest.approx((1 * 1 + 2 * 2) / 3, abs=1e-3)
 
@@ -350,18 +332,18 @@ def test_a_cluster_that_nobody_was_asked_of_is_used_as_it_was() -> None:
 
 def test_a_newcomer_joins_its_group_and_disturbs_nobody() -> None:
     engine, federation, method = started(TWO)
-    before, labels = dict(method.models), dict(method.labels)
+    before, labels = dict(method.groups.trained), dict(method.groups.cluster_of)
     engine.held |= {4: [2, 3], 5: [1, 2]}
     method.join(federation, [4, 5])
-    assert method.labels == labels | {4: 1, 5: 2}  # the second is unlike both and founds its own
-    assert all(method.models[z] is before[z] for z in before)
+    assert method.groups.cluster_of == labels | {4: 1, 5: 2}  # the second is unlike both and founds its own
+    assert all(method.groups.trained[z] is before[z] for z in before)
     assert method.model_of(4) is before[1]
     assert float(method.model_of(5)["encoder.1.weight"][0, 0]) == 5  # from its own warm-up
-    assert sorted(source for learner, source in method.graph if learner == 2) == [0, 1]
+    assert sorted(source for learner, source in method.second.graph if learner == 2) == [0, 1]
     assert told(federation) == ["client 4 joined cluster 1", "client 5 joined cluster 2"] and told(federation) == []
     engine.held[6] = [1, 2]
     method.join(federation, [6])
-    assert method.labels[6] == 2  # later ones find the new group
+    assert method.groups.cluster_of[6] == 2  # later ones find the new group
 
 
 def test_newcomers_are_placed_alike_after_a_resume() -> None:
@@ -370,29 +352,29 @@ def test_newcomers_are_placed_alike_after_a_resume() -> None:
         engine.held[0] = held
         federation.begin_round(number)
         method.round(federation, [])
-    assert method.labels[0] == 0 and len(method.models) == 3
+    assert method.groups.cluster_of[0] == 0 and len(method.groups.trained) == 3
     resumed = FedDAG(method._settings)
     resumed.load_state_dict(copy.deepcopy(method.state_dict()))
     engine.held |= {5: [1, 2], 6: [0, 1]}
     for one in (method, resumed):
         one.join(federation, [5, 6])
-        assert one.labels == {0: 0, 1: 1, 2: 0, 3: 1, 5: 2, 6: 0}
+        assert one.groups.cluster_of == {0: 0, 1: 1, 2: 0, 3: 1, 5: 2, 6: 0}
 
 
 @pytest.mark.parametrize("fusion", ["mlp", "projected", "data", "gradient", "stacked"])
 @pytest.mark.parametrize("classifier", ["common", "source"])
 def test_newcomers_and_the_printed_fusions(fusion: str, classifier: str) -> None:
     engine, federation, method = started(TWO, fusion=fusion, classifier=classifier)
-    groups = dict(method.labels)
+    groups = dict(method.groups.cluster_of)
     federation.begin_round(1)
     method.round(federation, [0, 1])
     engine.held |= {4: [2, 3]}
     method.join(federation, [4])
-    assert method.labels == groups | {4: groups[1]}
+    assert method.groups.cluster_of == groups | {4: groups[1]}
 
 
 def test_a_printed_fusion_names_its_own_views() -> None:
-    with pytest.raises(FeddagError, match="similarity = 'data' has no say in fusion = 'mlp'"):
+    with pytest.raises(FeddagError, match="similarity = 'data' does nothing with fusion = 'mlp'"):
         FedDAG.Settings(similarity="data", fusion="mlp")
 
 
@@ -401,31 +383,31 @@ def test_a_later_group_starts_its_secondary_encoder_among_the_others() -> None:
     federation.begin_round(1)
     method.round(federation, [0, 1, 2, 3])
     engine.held |= {4: [1, 2]}
-    expected = method._combined(method.models, [0, 1])
+    expected = method.second.combined(method.groups.trained, [0, 1])
     method.join(federation, [4])
-    assert all(torch.equal(value, method.models[2][name]) for name, value in expected.items())
+    assert all(torch.equal(value, method.groups.trained[2][name]) for name, value in expected.items())
 
 
 def test_one_that_stays_silent_does_not_stop_a_federation_with_a_minimum() -> None:
     engine, _, method = started(TWO)
     federation = Federation(engine, SPEC, 0, 1.0, minimum=2)
-    federation.put(method.models[0])
+    federation.put(method.groups.trained[0])
     engine.held |= {4: [2, 3]}
     engine.silent = {4}
     method.join(federation, [4])
-    assert 4 not in method.labels and federation.missing == {4: "silent"}
+    assert 4 not in method.groups.cluster_of and federation.missing == {4: "silent"}
     federation.begin_round(1)
     assert 4 in method.sample(federation)
     engine.silent = set()
     method.round(federation, [0, 4])  # it is sampled, and signs
-    assert method.labels[4] == 1 and {job.client for job in engine.jobs} == {0, 4}
+    assert method.groups.cluster_of[4] == 1 and {job.client for job in engine.jobs} == {0, 4}
 
 
 def test_a_client_that_leaves_has_no_group_and_one_without_has_the_first_model() -> None:
     _, federation, method = started(TWO)
     method.leave(federation, [0])
     assert 0 not in method.clusters()
-    assert method.model_of(0) is method.alone
+    assert method.model_of(0) is method.unsigned
 
 
 def test_a_client_that_does_not_sign_is_asked_again_when_it_is_sampled() -> None:
@@ -434,7 +416,7 @@ def test_a_client_that_does_not_sign_is_asked_again_when_it_is_sampled() -> None
     federation = Federation(engine, SPEC, 0, 1.0)
     method = FedDAG(FedDAG.Settings())
     method.start(federation)
-    assert 3 not in method.labels
+    assert 3 not in method.groups.cluster_of
     federation.begin_round(1)
     assert method.sample(federation) == [0, 1, 2, 3]
     method.round(federation, [0, 1, 2, 3])
@@ -442,7 +424,9 @@ def test_a_client_that_does_not_sign_is_asked_again_when_it_is_sampled() -> None
     engine.silent = set()
     federation.begin_round(2)
     method.round(federation, [0, 1, 2, 3])
-    assert [job.client for job in engine.jobs] == [0, 1, 2, 3] and method.labels[3] == method.labels[1]
+    assert [job.client for job in engine.jobs] == [0, 1, 2, 3] and method.groups.cluster_of[
+        3
+    ] == method.groups.cluster_of[1]
 
 
 @pytest.mark.parametrize("what", ["labels", "loss"])
@@ -453,11 +437,11 @@ def test_drift_is_seen_and_followed(what: str) -> None:
     assert told(federation) == []
     engine.held[0] = [2, 3]
     if what == "loss":  # as after a change of concept: the histogram that is compared stays what it was
-        method.watched[0]["counts"] = torch.tensor([0, 0, 30, 30])
+        method.monitor.last[0]["counts"] = torch.tensor([0, 0, 30, 30])
         engine.loss[0] = 2.0
     federation.begin_round(2)
     method.round(federation, [])
-    assert method.labels == {0: 1, 1: 1, 2: 0, 3: 1}
+    assert method.groups.cluster_of == {0: 1, 1: 1, 2: 0, 3: 1}
     assert told(federation) == ["client 0 drifted and moved from cluster 0 to 1"]
 
 
@@ -479,18 +463,18 @@ def test_a_change_before_the_first_look_is_seen_and_a_return_is_no_drift() -> No
     engine.held[0] = [2, 3]
     federation.begin_round(5)
     method.round(federation, [])
-    assert alarms(federation) == [0] and method.labels[0] == 1
+    assert alarms(federation) == [0] and method.groups.cluster_of[0] == 1
     method.leave(federation, [1])
     engine.held[1] = [0, 1]
     method.join(federation, [1])
     federation.begin_round(10)
     method.round(federation, [])
-    assert alarms(federation) == [] and method.labels[1] == 0
+    assert alarms(federation) == [] and method.groups.cluster_of[1] == 0
 
 
 def test_one_that_drifted_and_does_not_sign_is_asked_again() -> None:
     engine, federation, method = started(TWO, drift_every=1)
-    signed_then = method.signatures[0]
+    signed_then = method.membership.signatures[0]
     engine.held[0] = [2, 3]
     perform = engine.perform
 
@@ -503,30 +487,30 @@ def test_one_that_drifted_and_does_not_sign_is_asked_again() -> None:
     for number in (1, 2):
         federation.begin_round(number)
         method.round(federation, [])
-        assert (method.signatures[0] is signed_then) == (number == 1)
-    assert method.labels[0] == 1 and alarms(federation) == [0]
+        assert (method.membership.signatures[0] is signed_then) == (number == 1)
+    assert method.groups.cluster_of[0] == 1 and alarms(federation) == [0]
 
 
 def test_borrowed_encoders_are_not_judged_by_a_classifier_they_never_saw() -> None:
     _, federation, method = started(TWO, exchange="borrow", classifier="common")
     federation.begin_round(1)
     method.round(federation, [0, 1, 2, 3])
-    assert method.model_of(0) is method.used[0]
+    assert method.model_of(0) is method.groups.served[0]
 
 
 def test_a_learner_borrows_the_primary_encoder_of_its_first_source() -> None:
     _, federation, method = started(TWO, exchange="borrow")
-    method.models[2] = federation.initial_weights("cluster 2")
-    method.graph = [(0, 2), (0, 1), (1, 0)]
-    before = dict(method.models)
+    method.groups.trained[2] = federation.initial_weights("cluster 2")
+    method.second.graph = [(0, 2), (0, 1), (1, 0)]
+    before = dict(method.groups.trained)
     federation.begin_round(1)
     method.round(federation, [0, 1, 2, 3])
     for learner, source in ((0, 2), (1, 0)):
-        lent = only(method.models[source], ("encoder",))
-        got = only(method.models[learner], ("secondary",))
+        lent = only(method.groups.trained[source], ("encoder",))
+        got = only(method.groups.trained[learner], ("secondary",))
         assert all(torch.equal(a, b) for a, b in zip(lent.values(), got.values(), strict=True))
     kept = only(before[2], ("secondary",))  # it has no source
-    assert all(torch.equal(method.models[2][name], value) for name, value in kept.items())
+    assert all(torch.equal(method.groups.trained[2][name], value) for name, value in kept.items())
 
 
 @pytest.mark.parametrize("balanced", [True, False])
@@ -559,7 +543,7 @@ def test_groups_are_made_as_asked(monkeypatch, settings: dict[str, Any], asked: 
         seen.append(how)
         return feddag.group(signatures, **how)
 
-    monkeypatch.setattr("feddag.methods.feddag.group", noted)
+    monkeypatch.setattr("feddag.server.membership.group", noted)
     started(TWO, **settings)
     assert seen[0] | asked == seen[0]
 
@@ -567,7 +551,7 @@ def test_groups_are_made_as_asked(monkeypatch, settings: dict[str, Any], asked: 
 def test_a_random_first_primary_encoder() -> None:
     _, federation, method = started(TWO, primary_start="random")
     fresh = federation.initial_weights("cluster 1")
-    assert all(torch.equal(method.models[1][name], value) for name, value in only(fresh, ("encoder",)).items())
+    assert all(torch.equal(method.groups.trained[1][name], value) for name, value in only(fresh, ("encoder",)).items())
 
 
 @pytest.mark.parametrize(("threshold", "drifted"), [(0.1, [0]), (0.9, [])])
@@ -602,42 +586,41 @@ def test_beside_which_model_the_secondary_encoder_is_trained(name: str, settings
 
 
 def test_borrowing_has_no_schedule() -> None:
-    with pytest.raises(FeddagError, match="schedule = '2:1' has no say in exchange = 'borrow'"):
+    with pytest.raises(FeddagError, match="schedule = '2:1' does nothing with exchange = 'borrow'"):
         feddag.Experiment(method="feddag", exchange="borrow", schedule="2:1")
 
 
 def test_counters_of_batches_stay_counters() -> None:
     _, _, method = started(TWO)
     count = {"secondary.9.num_batches_tracked": torch.tensor(7)}
-    method.models = {z: model | count for z, model in method.models.items()}
-    answered = [Reply(0, [Result(weights=only(method.models[0], ("secondary",)))], samples=10)]
-    method._return_secondaries(method.models, [(0, answered)])
-    assert method.models[1]["secondary.9.num_batches_tracked"].dtype == torch.int64
+    method.groups.trained = {z: model | count for z, model in method.groups.trained.items()}
+    answered = [Reply(0, [Result(weights=only(method.groups.trained[0], ("secondary",)))], samples=10)]
+    after = method.second.returned(method.groups.trained, [(0, answered)], method.groups.trained)
+    assert after[1]["secondary.9.num_batches_tracked"].dtype == torch.int64
 
 
 def test_with_diversity_both_encoders_start_at_random() -> None:
     for start in ("copy", "warm"):
         _, federation, method = started(TWO, diversity=0.1, secondary_start=start)
         fresh = federation.initial_weights("cluster 0")
-        assert all(torch.equal(value, fresh[name]) for name, value in method.models[0].items())
+        assert all(torch.equal(value, fresh[name]) for name, value in method.groups.trained[0].items())
 
 
 def test_growth_groups_anew_and_keeps_what_was_learnt() -> None:
     _, federation, method = started(TWO, classifier="common")
     federation.begin_round(1)
     method.round(federation, [0, 1, 2, 3])
-    learnt, used, matched = method.models[1], method.model_of(1), method.matched[1]
+    learnt, used, matched = method.groups.trained[1], method.model_of(1), method.second.matched[1]
     # One of a pair was taken for something new and has not trained since: it comes back, and leaves no trace.
-    method.models[2] = method.used[2] = {name: value + 100 for name, value in learnt.items()}
-    method.labels[3] = 2
-    method.watched = {0: {"counts": torch.ones(4), "loss": torch.ones(1)}}
+    assert method.groups.found({name: value + 100 for name, value in learnt.items()}, [3]) == 2
+    method.monitor.last = {0: {"counts": torch.ones(4), "loss": torch.ones(1)}}
     told(federation)
-    method._regroup(federation)
+    method.regroup(federation)
     assert told(federation) == ["4 clients grouped anew: 3 clusters became 2"]
-    assert method.labels == {0: 0, 1: 1, 2: 0, 3: 1} and set(method.models) == {0, 1}
-    assert all(torch.allclose(method.models[1][name], value) for name, value in learnt.items())
+    assert method.groups.cluster_of == {0: 0, 1: 1, 2: 0, 3: 1} and set(method.groups.trained) == {0, 1}
+    assert all(torch.allclose(method.groups.trained[1][name], value) for name, value in learnt.items())
     assert all(torch.allclose(method.model_of(3)[name], value) for name, value in used.items())
-    assert method.matched[1] == matched and method.watched == {}
+    assert method.second.matched[1] == matched and method.monitor.last == {}
 
 
 def test_growth_begins_after_so_many_arrivals() -> None:
@@ -651,10 +634,12 @@ def test_growth_begins_after_so_many_arrivals() -> None:
 
 def test_the_common_classifier_keeps_its_names_when_clusters_are_renumbered() -> None:
     _, _, method = started(TWO, classifier="common")
-    assert method.matched[0] == [0, 1, 2, 3]
-    turned = {"vectors": method.signatures[0]["vectors"][[1, 0, 2, 3]]}
-    method.first_group = [method.signatures[0] | turned]  # the first of all called 1 what today's first cluster calls 0
-    assert method._match(method._known())[0] == [1, 0, 2, 3]
+    assert method.second.matched[0] == [0, 1, 2, 3]
+    turned = {"vectors": method.membership.signatures[0]["vectors"][[1, 0, 2, 3]]}
+    method.second.first_cluster = [
+        method.membership.signatures[0] | turned
+    ]  # the first of all called 1 what today's first cluster calls 0
+    assert method.second.match(method.membership.grouping)[0] == [1, 0, 2, 3]
 
 
 @pytest.mark.parametrize("parts", [("encoder", "head"), ("secondary",)])

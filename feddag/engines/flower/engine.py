@@ -64,6 +64,8 @@ class FlowerEngine(Engine):
     client is that client for as long as it stays connected.
     """
 
+    holds_states = False
+
     def __init__(
         self,
         carrier: Carrier,

@@ -1,85 +1,38 @@
-"""The yardsticks on a federation without samples: what they ask, and what they make of the answers."""
-
-from collections.abc import Sequence
+"""The baselines on a federation without samples: what they ask, and what they make of the answers."""
 
 import pytest
 import torch
 
-from feddag.client.step import Result
-from feddag.client.train import Anchor, Train
-from feddag.federation import Engine, Federation, Job, Reply
-from feddag.methods import all_methods
+from feddag import testing
+from feddag.client.train import Anchor
 from feddag.models import ModelSpec
-from feddag.weights import ClientId, Own, Ref, Weights, digest, nbytes
+from feddag.testing import FakeEngine, moved
+from feddag.weights import Own, Ref
 
 SAMPLES = {0: 10, 1: 30, 2: 20}
 
 
-class Pretend(Engine):
-    """Clients that answer with the model they got plus their number + 1; the silent ones do not answer."""
-
-    def __init__(self) -> None:
-        self.jobs: list[Job] = []
-        self.weights: dict[str, Weights] = {}
-        self.silent: set[ClientId] = set()
-
-    def population(self) -> tuple[ClientId, ...]:
-        return tuple(SAMPLES)
-
-    def put(self, weights: Weights) -> Ref:
-        self.weights[digest(weights)] = weights
-        return Ref(digest(weights), nbytes(weights))
-
-    def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
-        self.jobs = list(jobs)
-        replies = []
-        for job in jobs:
-            step = job.steps[0]
-            assert isinstance(step, Train)
-            sent = self.weights[step.model.digest] if isinstance(step.model, Ref) else {}
-            moved = {name: value + job.client + 1 for name, value in sent.items()}
-            if job.client not in self.silent:
-                replies.append(Reply(job.client, [Result(weights=moved if step.send else None)], SAMPLES[job.client]))
-        return replies, dict.fromkeys(self.silent, "silent")
-
-    def states(self) -> dict[ClientId, tuple[int, Weights]]:
-        return {}
-
-    def restore(self, states: dict[ClientId, tuple[int, Weights]]) -> None: ...
-
-    def close(self) -> None: ...
-
-
 @pytest.fixture
-def engine() -> Pretend:
-    return Pretend()
+def engine() -> FakeEngine:
+    return FakeEngine(SAMPLES)
 
 
-def started(name: str, engine: Pretend, **settings: float):
-    federation = Federation(engine, ModelSpec("mlp", (2,), 2), 0, participation=1.0, truth={0: 0, 1: 0, 2: 1})
-    kind = all_methods()[name]
-    method = kind(kind.Settings(**settings))
-    method.start(federation)
-    return federation, method
-
-
-def moved_by(before: Weights, after: Weights) -> float:
-    [step] = {round(float(value), 4) for name in before for value in (after[name] - before[name]).flatten()}
-    return step
+def started(name: str, engine: FakeEngine, **settings: float):
+    return testing.started(name, engine, ModelSpec("mlp", (2,), 2), truth={0: 0, 1: 0, 2: 1}, **settings)
 
 
 def test_fedavg_weighs_by_samples(engine) -> None:
     federation, method = started("fedavg", engine)
     before = method.model_of(0)
     method.round(federation, [0, 1, 2])
-    assert moved_by(before, method.model_of(2)) == pytest.approx((10 * 1 + 30 * 2 + 20 * 3) / 60, abs=1e-4)
+    assert moved(before, method.model_of(2)) == pytest.approx((10 * 1 + 30 * 2 + 20 * 3) / 60, abs=1e-4)
 
 
 def test_fairavg_weighs_all_alike(engine) -> None:
     federation, method = started("fairavg", engine)
     before = method.model_of(0)
     method.round(federation, [0, 1, 2])
-    assert moved_by(before, method.model_of(2)) == 2
+    assert moved(before, method.model_of(2)) == 2
 
 
 def test_fedprox_sends_its_mu(engine) -> None:
@@ -93,18 +46,18 @@ def test_fedavgm_carries_its_velocity_over(engine) -> None:
     federation, method = started("fedavgm", engine, server_momentum=0.5, server_lr=1.0)
     start = method.model_of(0)
     method.round(federation, [0])  # velocity -1
-    assert moved_by(start, method.model_of(0)) == 1
+    assert moved(start, method.model_of(0)) == 1
     method.round(federation, [0])  # velocity 0.5 * -1 - 1
-    assert moved_by(start, method.model_of(0)) == 2.5
+    assert moved(start, method.model_of(0)) == 2.5
 
 
 def test_oracle_trains_one_model_per_true_group(engine) -> None:
     federation, method = started("oracle", engine)
     before = method.model_of(0)
     method.round(federation, [0, 1, 2])
-    assert moved_by(before, method.model_of(0)) == 1.75  # (10 * 1 + 30 * 2) / 40
+    assert moved(before, method.model_of(0)) == 1.75  # (10 * 1 + 30 * 2) / 40
     assert method.model_of(0) is method.model_of(1)
-    assert moved_by(before, method.model_of(2)) == 3
+    assert moved(before, method.model_of(2)) == 3
     assert method.clusters() == {0: 0, 1: 0, 2: 1}
 
 

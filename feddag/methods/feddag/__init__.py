@@ -1,0 +1,283 @@
+"""FedDAG (ICLR 2026): groups by data and gradients, a dual-encoder model per group, and groups that learn from others.
+
+The rounds follow Algorithm 1. Where the paper and its released code differ, a field chooses (`settings`);
+docs/fidelity.md tells what each was measured to do. The second encoder is `sharing`'s, signatures and placing are
+`server.membership`'s, and whether a client has drifted is for `server.drift` to say.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from feddag.client.evaluate import Monitor
+from feddag.client.step import Step
+from feddag.client.train import Train
+from feddag.client.trainer import Penalty
+from feddag.client.warmup import Sign
+from feddag.errors import FeddagError
+from feddag.federation import Federation, Job, Reply
+from feddag.methods.base import MethodSettings
+from feddag.methods.clustered import ClusteredMethod
+from feddag.methods.feddag.settings import GroupingSettings, SecondarySettings, SharingSettings
+from feddag.methods.feddag.sharing import HEAD, PRIMARY, SECONDARY, AtHome, NoSecondary, sharing
+from feddag.models import DualEncoder
+from feddag.records import Diagnostics
+from feddag.server.aggregate import mean_of, weighted_mean
+from feddag.server.drift import DriftMonitor
+from feddag.server.membership import Membership
+from feddag.weights import ClientId, Ref, Served, Weights, only
+
+VIEWS = {"fused": ("classes", "data", "gradient"), "data": ("classes", "data"), "gradient": ("gradient",)}
+
+
+@dataclass(frozen=True)
+class TrainDiversely(Train):
+    """Training that keeps apart what two encoders see."""
+
+    diversity: float = 0.0
+
+    def penalty(self) -> Penalty:
+        """Eq. 42: the mean squared cosine of what two encoders see."""
+
+        def penalty(model: nn.Module, x: Tensor) -> Tensor:
+            assert isinstance(model, DualEncoder)
+            cosines: Tensor = functional.cosine_similarity(*model.features(x), dim=1)
+            return self.diversity * (cosines**2).mean()
+
+        return penalty
+
+
+class FedDAGStar(ClusteredMethod):
+    """Grouping only: a single encoder and head per cluster. What the other two forms have in common."""
+
+    name = "feddag-star"
+    revision = 2
+    Settings: ClassVar[type[MethodSettings]] = GroupingSettings
+    _settings: GroupingSettings
+
+    def __init__(self, settings: MethodSettings) -> None:
+        super().__init__(settings)
+        own = self._settings
+        self.second = self.secondary()
+        self.membership = Membership(**self.grouping_options())
+        self.monitor = DriftMonitor(own.drift_histogram, own.drift_rule, own.drift_loss)
+        self.arrivals = 0
+        """Clients that joined since all were grouped together."""
+
+    def secondary(self) -> NoSecondary:
+        """The way to have a second encoder."""
+        return NoSecondary()
+
+    def grouping_options(self) -> dict[str, Any]:
+        """What `feddag.group` is told."""
+        own = self._settings
+        return {"fusion": own.fusion, "views": VIEWS[own.similarity], "linkage": own.linkage}
+
+    # Warm-up and grouping, Algorithm 1 lines 1-14 ---------------------------------------------------------------------
+
+    def start(self, federation: Federation) -> None:
+        warmed = self.sign(federation, federation.clients, optional=False)
+        if not warmed:
+            reasons = ", ".join(sorted(set(federation.missing.values()))) or "there is none"
+            raise FeddagError(f"no client could be grouped: {reasons}")
+        grouping, cluster_of = self.membership.search()
+        self.membership.found(grouping, cluster_of)
+        signed = self.membership.signatures
+        self.second.start(federation, grouping, [signed[client] for client in signed if cluster_of[client] == 0])
+        everyone = weighted_mean(warmed.values()) or {}
+        for cluster in range(grouping.clusters_):
+            signed_here = [reply for client, reply in warmed.items() if cluster_of[client] == cluster]
+            self.groups.found(self.first_model(federation, cluster, weighted_mean(signed_here) or {}, everyone))
+        self.groups.cluster_of = cluster_of
+        self.unsigned = federation.initial_weights()
+        """What a client uses that has not signed yet."""
+
+    def sign(self, federation: Federation, clients: Sequence[ClientId], optional: bool = True) -> dict[ClientId, Reply]:
+        """Ask for signatures (lines 6-10); whoever does not answer is asked again when it is next sampled."""
+        own = self._settings
+        step = Sign(
+            federation.put(federation.initial_weights()),
+            steps=own.warmup_rounds * own.warmup_steps,
+            sparsity=own.sparsity,
+            vectors=own.vectors,
+            inputs=own.inputs,
+        )
+        with federation.in_phase("warm-up"):
+            replies = federation.ask((Job(client, step) for client in clients), optional=optional)
+        self.membership.signatures |= {reply.client: reply.results[0].arrays for reply in replies}
+        return {reply.client: reply for reply in replies}
+
+    def first_model(self, federation: Federation, cluster: int, members: Weights, everyone: Weights) -> Weights:
+        """Eq. 22 for the primary encoder, from warm-ups; the secondary one as `second` says, and a fresh head."""
+        fresh = federation.initial_weights(f"cluster {cluster}")
+        warm = self._settings.primary_start == "warm" and not self.second.diversity  # A.11: then both start at random
+        primary = only(members if warm else fresh, (PRIMARY,))
+        return fresh | primary | self.second.first_encoder(primary, everyone)
+
+    # A round, lines 15-23 ---------------------------------------------------------------------------------------------
+
+    def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
+        if unsigned := [client for client in sampled if client not in self.groups.cluster_of]:
+            self.join(federation, unsigned)
+        if self._settings.drift_every and federation.round % self._settings.drift_every == 0:
+            self.look_for_drift(federation)
+        cluster_of = self.groups.cluster_of
+        for clusters in self.second.turns(list(self.groups.trained)):
+            self.exchange(federation, clusters, [client for client in sampled if cluster_of.get(client) in clusters])
+        self.groups.trained = self.second.end_round(self.groups.trained)
+
+    def exchange(self, federation: Federation, clusters: Sequence[int], clients: Sequence[ClientId]) -> None:
+        """Both phases with the clients of these clusters."""
+        primary, secondary = self.second.phases(federation.round)
+        before = dict(self.groups.trained)
+        own = {z: federation.put(before[z]) for z in clusters}
+        visiting = {z: sent for z in clusters if secondary and (sent := self.second.visiting(before, z)) is not None}
+        refs = {z: federation.put(encoder) for z, encoder in visiting.items()}
+        steps = {z: self.steps(own[z], refs.get(z), primary) for z in clusters}
+        cluster_of = self.groups.cluster_of
+        replies = federation.ask(
+            Job(client, steps[cluster_of[client]]) for client in clients if steps[cluster_of[client]]
+        )
+        if primary:
+            for z, answered in replies.by_group(cluster_of):
+                model = before[z] | self.aggregate(z, answered)
+                # Clients use it with the secondary encoder that its head was trained beside.
+                self.groups.update(z, model, self._settings.smoothing, self.second.served(z, model))
+        by_source = [(z, answered) for z, answered in replies.by_group(cluster_of) if z in visiting]
+        self.groups.trained = self.second.returned(before, by_source, self.groups.trained)
+
+    def steps(self, own: Ref, visiting: Ref | None, primary: bool) -> list[Step]:
+        """One exchange: train the own cluster's primary encoder and head (Eq. 17), then a visiting encoder (Eq. 20)."""
+        steps: list[Step] = []
+        balanced = self._settings.balanced
+        if primary:
+            how: dict[str, Any] = {"parts": (PRIMARY, HEAD), "balanced": balanced, "phase": "primary"}
+            diversity = self.second.diversity
+            steps.append(TrainDiversely(own, **how, diversity=diversity) if diversity else Train(own, **how))
+        if visiting is not None:
+            beside = None if primary and self.beside_own_training() else own
+            steps.append(Train((beside, visiting), parts=(SECONDARY,), balanced=balanced, phase="secondary"))
+        return steps
+
+    def beside_own_training(self) -> bool:
+        """Whether a visiting encoder is trained beside what the client has just trained, or its cluster's model."""
+        return False
+
+    def aggregate(self, cluster: int, answered: Sequence[Reply]) -> Weights:
+        """A cluster's primary encoder and head after its clients' training (Eq. 18)."""
+        sent = [reply.results[0].weights or {} for reply in answered]
+        return mean_of(sent, [reply.samples for reply in answered])
+
+    # Newcomers, drift, growth: A.8 and A.9 ---------------------------------------------------------------------------
+
+    def join(self, federation: Federation, newcomers: Sequence[ClientId]) -> None:
+        """Algorithm 4: warm up alone, send a signature, be placed among the groups as they are."""
+        warmed = self.sign(federation, newcomers)
+        for client, reply in warmed.items():
+            cluster = self.settle(federation, client, reply)
+            federation.tell("join", f"client {client} joined cluster {cluster}", [client])
+        self.arrivals += len(warmed)
+        if 0 < self._settings.regroup_after <= self.arrivals:
+            self.regroup(federation)
+
+    def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
+        super().leave(federation, gone)
+        self.monitor.forget(gone)
+
+    def settle(self, federation: Federation, client: ClientId, reply: Reply) -> int:
+        """Into the nearest cluster, or, unlike all of them, into one of its own that starts from its warm-up."""
+        cluster = self.membership.nearest(client)
+        if cluster is None:
+            number = self.groups.next_number
+            model = self.first_model(federation, number, reply.weights, reply.weights)
+            cluster = self.groups.found(model | self.second.later_encoder(self.groups.trained, number))
+            self.membership.place(client, cluster)
+            self.second.founded(self.membership.grouping, cluster)
+            self.groups.served[cluster] = self.second.served(cluster, self.groups.trained[cluster])
+        else:
+            self.membership.place(client, cluster)
+        self.groups.move(client, cluster)
+        return cluster
+
+    def look_for_drift(self, federation: Federation) -> None:
+        """A.9: class shares that moved, or a loss that rose, make a client sign again and perhaps move."""
+        cluster_of = self.groups.cluster_of
+        with federation.in_phase("watch"):
+            sent = {z: federation.put(model) for z, model in self.groups.trained.items()}
+            jobs = [Job(c, Monitor(sent[cluster_of[c]])) for c in federation.clients if c in cluster_of]
+            now = {reply.client: reply.results[0].arrays for reply in federation.ask(jobs)}
+        signed = {client: arrays["counts"] for client, arrays in self.membership.signatures.items()}
+        drifted = self.monitor.drifted(now, cluster_of, signed)
+        moved = self.sign(federation, drifted)
+        for client, reply in moved.items():
+            before = cluster_of[client]
+            after = self.settle(federation, client, reply)
+            what = f"moved from cluster {before} to {after}" if after != before else "stays"
+            federation.tell("drift", f"client {client} drifted and {what}", [client])
+        # Whoever drifted and did not sign is compared with what it was before, and so asked again.
+        self.monitor.note({client: seen for client, seen in now.items() if client not in drifted})
+        self.monitor.forget(moved)  # the next look is compared with their new signatures
+
+    def regroup(self, federation: Federation) -> None:
+        """Growth: the search for groups runs again; each new group starts from the models its members have used."""
+        self.arrivals = 0
+        before = self.groups.cluster_of
+        grouping, cluster_of = self.membership.search(before)
+        if _partition(cluster_of) == _partition(before):
+            return
+        sizes = {client: float(self.membership.signatures[client]["counts"].sum()) for client in cluster_of}
+        clusters = len(self.groups.trained)
+        inherited = self.groups.regroup(cluster_of, sizes)
+        text = f"{len(cluster_of)} clients grouped anew: {clusters} clusters became {len(inherited)}"
+        federation.tell("regroup", text, cluster_of)
+        self.second.regrouped(grouping, inherited)
+        self.membership.found(grouping, cluster_of)
+        self.monitor.forget(list(self.monitor.last))  # losses under other models
+
+    # Who uses what ----------------------------------------------------------------------------------------------------
+
+    def model_of(self, client: ClientId) -> Served:
+        """Its cluster's model; a client that has not signed yet has the common start."""
+        return super().model_of(client) if client in self.groups.cluster_of else self.unsigned
+
+    def diagnostics(self) -> Diagnostics:
+        """The grouping of the founders, what every client says it holds, and who learns from whom now."""
+        return cast("Diagnostics", self.membership.diagnostics() | {"graph": list(self.second.graph)})
+
+
+class FedDAGDagger(FedDAGStar):
+    """Dual encoders without sharing: the secondary encoder is trained inside its own cluster."""
+
+    name = "feddag-dagger"
+    revision = 3
+    encoders = 2
+    Settings = SecondarySettings
+    _settings: SecondarySettings
+
+    def secondary(self) -> NoSecondary:
+        return AtHome(self._settings)
+
+    def beside_own_training(self) -> bool:
+        return self._settings.against == "own"
+
+
+class FedDAG(FedDAGDagger):
+    """The whole method: dual encoders, and global representation sharing along the complementarity graph."""
+
+    name = "feddag"
+    revision = 4
+    Settings = SharingSettings
+    _settings: SharingSettings
+
+    def secondary(self) -> NoSecondary:
+        return sharing(self._settings)
+
+    def grouping_options(self) -> dict[str, Any]:
+        return super().grouping_options() | {"sources": self._settings.sources, "alignment": self._settings.alignment}
+
+
+def _partition(cluster_of: Mapping[ClientId, int]) -> set[frozenset[ClientId]]:
+    return {frozenset(c for c, own in cluster_of.items() if own == z) for z in cluster_of.values()}
