@@ -33,6 +33,13 @@ class Left:
         """How many rounds are done."""
         return len(self.history)
 
+    @property
+    def finished(self) -> ResultRecord:
+        """The result, of a run that must have finished."""
+        if self.result is None:
+            raise FeddagError(f"run '{self.name}' has not finished: only finished runs can be compared")
+        return self.result
+
     def clusters(self) -> dict[ClientId, int]:
         """The group of each client that has one now; empty for a method that makes no groups."""
         if self.result and self.result["clusters"] and len(self.result["clusters"]) == self.result["clients"]:

@@ -11,8 +11,9 @@ from rich.console import Console
 
 from feddag.experiment import Experiment
 from feddag.records import ResultRecord
+from feddag.report.clients import client_blocks
+from feddag.report.events import happenings
 from feddag.report.left import Left
-from feddag.report.run import client_blocks, happenings
 from feddag.screen import say, show_table
 
 BARS = "▁▂▃▄▅▆▇█"

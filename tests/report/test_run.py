@@ -10,9 +10,11 @@ import pytest
 
 from feddag.cli import main
 from feddag.errors import FeddagError
-from feddag.report import figures, read_left, write_report
+from feddag.report import read_left, write_report
+from feddag.report.events import happenings
+from feddag.report.figures import distances as figures
 from feddag.report.page import page
-from feddag.report.run import happenings, run_document
+from feddag.report.run import run_document
 from tests.report.conftest import HOSTILE, made_by_hand
 
 ALL_FIGURES = {

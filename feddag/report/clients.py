@@ -1,0 +1,81 @@
+"""Client by client: scores, and what each client holds."""
+
+from typing import Any
+
+import numpy as np
+
+from feddag.report.document import Section, drawn, section
+from feddag.report.figures import clients as figures
+from feddag.report.left import Left
+from feddag.weights import ClientId
+
+
+def clients_section(left: Left) -> Section | None:
+    """Every client's scores, to be sorted and searched."""
+    if not left.history:
+        return None
+    blocks = client_blocks(left)
+    first = next(iter(blocks.values()))
+    groups, counts = left.clusters(), left.counts()
+    truth = left.result["truth"] if left.result else None
+    columns: list[dict[str, Any]] = [{"name": "client", "digits": 0}]
+    if any(name != str(number) for number, name in enumerate(left.names)):
+        columns.append({"name": "name"})
+    columns += [{"name": "cluster", "cluster": True}] if groups else []
+    columns += [{"name": "true group", "digits": 0}] if truth else []
+    columns += [{"name": "samples", "digits": 0}] if counts else []
+    columns += [{"name": name, "digits": 3} for name in blocks]
+
+    def row(client: ClientId) -> list[Any]:
+        cells: dict[str, Any] = {
+            "client": client,
+            "name": left.names[client] if client < len(left.names) else "",
+            "cluster": groups.get(client),
+            "true group": truth[client] if truth else None,
+            "samples": sum(counts.get(client, [])),
+            **{name: block.get(client) for name, block in blocks.items()},
+        }
+        return [cells[column["name"]] for column in columns]
+
+    clients = sorted({client for block in blocks.values() for client in block})
+    scores = {client: score for client, score in first.items() if score is not None}
+    names = {client: left.client_name(client) for client in clients}
+    figure = drawn("scores", "accuracy of each client", figures.client_scores(scores, groups, names))
+    table = {
+        **{"id": "clients-table", "label": "accuracy by client", "search": "find a client"},
+        **{"columns": columns, "rows": [row(client) for client in clients]},
+    }
+    text = "Balanced accuracy of each client. Click a heading to sort; type a number or a name to find a client."
+    return section("clients", "Client by client", text, figures=[figure], table=table)
+
+
+def client_blocks(left: Left) -> dict[str, dict[ClientId, float | None]]:
+    """Scores of each client under a name; while a run is under way those of its last round."""
+    if not left.result:
+        record = left.history[-1]
+        return {"accuracy": dict(zip(record["clients"], record["per_client"], strict=True))}
+    result = left.result
+    blocks = {
+        "accuracy": result["accuracy"],
+        "last round": result["accuracy_last"],
+        "fine-tuned": result["accuracy_finetuned"],
+        "best round": result["accuracy_best"],
+    }
+    who = result.get("participants", range(result["clients"]))
+    found = {title: dict(zip(who, block["per_client"], strict=True)) for title, block in blocks.items() if block}
+    if unseen := result.get("accuracy_unseen"):
+        found["joined last"] = dict(zip(result["held_out"], unseen["per_client"], strict=True))
+    return found
+
+
+def holdings_section(left: Left) -> Section | None:
+    counts, groups = left.counts(), left.clusters()
+    if not counts:
+        return None
+    order = sorted(counts, key=lambda client: (groups.get(client, -1), client))
+    table = np.array([counts[client] for client in order], np.int64)
+    names = [left.client_name(client) for client in order]
+    figure = figures.holdings(table, [groups.get(client, -1) for client in order], names, left.class_names())
+    where = "cluster by cluster; " if groups else ""
+    text = f"Training samples of each class at each client, {where}the brighter the more."
+    return section("holdings", "Who holds what", text, figures=[drawn("classes", "clients by classes", figure)])
