@@ -1,4 +1,4 @@
-"""Every client's samples, shifted as its partition says and laid out so that each client's are one slice."""
+"""Every client's samples, shifted as the partition says and stored so that each client's samples are one slice."""
 
 import hashlib
 from collections.abc import Sequence
@@ -149,16 +149,16 @@ def of_one_client(
     by_class = np.argsort(test_y, kind="stable")
     sizes = np.bincount(test_y, minlength=num_classes)
     blocks = np.flatnonzero(sizes)
-    nobody = [0] * client
+    others = [0] * client  # the clients before this one
     return ClientData(
         x=x,
         y=y,
-        offsets=_offsets([*nobody, len(y)]),
+        offsets=_offsets([*others, len(y)]),
         test_x=test_x[by_class],
         test_y=test_y[by_class],
         block_offsets=_offsets([int(size) for size in sizes[blocks]]),
         block_list=np.arange(len(blocks)),
-        block_list_offsets=_offsets([*nobody, len(blocks)]),
+        block_list_offsets=_offsets([*others, len(blocks)]),
         mean=np.asarray(mean, np.float32),
         std=np.asarray(std, np.float32),
         num_classes=np.asarray(num_classes),

@@ -37,7 +37,7 @@ CLASSES: dict[str, Sequence[str]] = {  # where the files hold only numbers
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Labelled samples with a fixed train/test division.
+    """Labelled samples with a fixed train/test split.
 
     Images are uint8, N x H x W x C (C = 1 for grey); any other fixed shape (a 128 x 6 time series) is float32.
     `mean` and `std` normalise the last axis, in the units of `x`. Labels are 0 .. num_classes - 1.
@@ -65,8 +65,8 @@ class Dataset:
 def load(name_or_path: str) -> Dataset:
     """The dataset of that name, or the user's own: an .npz file or a folder of images (see `feddag.data.readers`).
 
-    A source without a division gets a fixed one: the test part is a fifth of every owner's and domain's samples, with
-    the classes in proportion.
+    A source without a train/test split gets a fixed one: a fifth of every owner's and domain's samples are for testing,
+    with the classes in proportion.
 
     >>> dataset = load("digits")
     >>> dataset.x_train.shape, dataset.x_test.shape, dataset.num_classes
@@ -80,7 +80,7 @@ def load(name_or_path: str) -> Dataset:
         parts = _digits() if name == "digits" else obtain.read(name, found)
         return _assembled(name, str(found), parts, CLASSES.get(name, ()), STATISTICS.get(name))
     path = Path(name).expanduser()
-    if path.is_dir() and name:  # no name is no path either, though it would mean this folder
+    if path.is_dir() and name:  # Path("") would be the current folder
         return _assembled(path.resolve().name, str(path), read_image_folder(path))
     if path.suffix == ".npz":
         return _assembled(path.stem, str(path), read_npz(path))
@@ -109,7 +109,7 @@ def _assembled(
             _check(part, source)
     train, test = parts
     if test is None:
-        train, test = _divided(train, source)
+        train, test = _split(train, source)
     x_train, x_test = _uniform(train.x, source), _uniform(test.x, source)
     if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype != x_test.dtype:
         raise FeddagError(
@@ -175,7 +175,7 @@ def _uniform(x: NDArray[Any], source: str) -> NDArray[np.uint8 | np.float32]:
 
 
 def _numbered(train: NDArray[Any], test: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[str, ...]]:
-    """Both parts' values as positions in the sorted list of all values, and that list as words.
+    """The values of both parts as positions in the sorted list of all values, and that list as text.
 
     >>> _numbered(np.array([7, 10]), np.array([-1]))
     (array([1, 2]), array([0]), ('-1', '7', '10'))
@@ -195,8 +195,8 @@ def _membership(
     return train_number, None if test is None else test_number, words
 
 
-def _divided(samples: Samples, source: str) -> tuple[Samples, Samples]:
-    """The fixed division of samples that came without one; versions of one picture stay together."""
+def _split(samples: Samples, source: str) -> tuple[Samples, Samples]:
+    """The fixed train/test split of samples that came without one; all versions of one picture stay together."""
     if samples.version_of is None:
         group = np.zeros(len(samples.y), np.int64)
         for membership in (samples.owner, samples.domain):
@@ -215,10 +215,10 @@ def _divided(samples: Samples, source: str) -> tuple[Samples, Samples]:
 def _every_fifth(y: NDArray[Any], group: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Marks n / 5 samples, rounded, of every group and within one of n / 5 of every class in it.
 
-    Each group is laid out class by class, in an order of classes and samples of its own, and every fifth is marked,
-    the third being the first, so that a group of one or two gives none away.
+    The samples of a group are ordered by class, classes and samples within one at random, and every fifth is marked,
+    beginning with the third, so that a group of one or two keeps all of its samples.
     """
-    random = rng(0, "division")
+    random = rng(0, "division")  # this name decides the split, so it stays
     label = np.unique(y, return_inverse=True)[1]
     class_of_group = np.unique(group * len(y) + label, return_inverse=True)[1]
     turn = random.permutation(len(y))[class_of_group]
@@ -243,7 +243,7 @@ def _measured(x: NDArray[np.uint8 | np.float32]) -> tuple[tuple[float, ...], tup
     """Mean and standard deviation over the last axis; a constant channel gets 1, so that dividing by it is harmless."""
     axes = tuple(range(x.ndim - 1))
     mean = x.mean(axes, dtype=np.float64)
-    batches = np.array_split(x, -(-len(x) // 1000))  # in turn, because float64 takes eight times the room of uint8
+    batches = np.array_split(x, -(-len(x) // 1000))  # one by one, because float64 takes eight times the memory of uint8
     variance = sum(((batch - mean) ** 2).sum(axes) for batch in batches) / (x.size / x.shape[-1])
     std = np.sqrt(variance)
     constant = std <= 1e-6 * np.abs(mean)  # below what float32 resolves

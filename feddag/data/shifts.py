@@ -19,7 +19,7 @@ CHUNK = 512  # images worked on at once: a large test set must not become one hu
 
 @dataclass(frozen=True)
 class Shift:
-    """One client's departure from the dataset, the same for its training and its test samples.
+    """How one client's samples differ from the dataset's: the same for training and test samples.
 
     >>> Shift("reverse").labels(np.array([0, 1, 9]), 10).tolist()
     [9, 8, 0]
@@ -71,7 +71,7 @@ class Shift:
 
 
 def concepts_of(num_classes: int) -> list[str]:
-    """All concepts that differ on so many classes, in the order in which a partition uses them.
+    """All concepts that differ for this number of classes, in the order in which a partition uses them.
 
     >>> concepts_of(4), concepts_of(2)
     (['identity', 'reverse', 'next', 'rotate-2', 'rotate-3'], ['identity', 'reverse'])
@@ -94,7 +94,7 @@ def _as_bytes(x: NDArray[np.floating]) -> NDArray[np.uint8]:
 
 
 def _pixels(x: Images, strength: float) -> float:
-    """A length given for images 32 pixels wide, longer in larger ones; in tiny ones less would be no blur at all."""
+    """A length given for images 32 pixels wide, scaled up for larger ones; scaled down, it would not blur at all."""
     shorter_side: int = min(x.shape[1:3])
     return strength * max(1, shorter_side / 32)
 
@@ -161,7 +161,7 @@ def _contrast(x: Images, kept: float, generator: np.random.Generator) -> NDArray
 
 
 def _fog(x: Images, density: float, generator: np.random.Generator) -> NDArray[np.floating]:
-    """White clouds over the image: random fields of ever finer grain and ever less weight, each half the last."""
+    """White clouds over the image: random fields, each of finer grain and half the weight of the one before."""
     images, height, width, _ = x.shape
     clouds = np.zeros((images, height, width), np.float32)
     for octave in range(1, 4):
@@ -179,7 +179,7 @@ def _saturate(x: Images, factor: float, generator: np.random.Generator) -> NDArr
 
 
 def _invert(x: Images, _: float, generator: np.random.Generator) -> NDArray[np.floating]:
-    """The negative; a half negative would be plain grey, so every severity is the whole one."""
+    """The negative; half of it would be plain grey, so every severity is the full one."""
     return 1 - x
 
 

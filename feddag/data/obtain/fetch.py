@@ -32,9 +32,9 @@ def download(base: str, files: Mapping[str, str], name: str, folder: Path) -> No
                 shutil.copyfileobj(answer, out)
                 announced = answer.headers["Content-Length"]
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise FeddagError(f"{url} cannot be had, {_one_line(str(error))}") from error
+            raise FeddagError(f"{url} could not be downloaded, {_one_line(str(error))}") from error
         if announced is not None and target.stat().st_size != int(announced):
-            raise FeddagError(f"{url} broke off after {target.stat().st_size} of {announced} bytes")
+            raise FeddagError(f"{url} stopped after {target.stat().st_size} of {announced} bytes")
         if md5:
             with target.open("rb") as content:
                 if hashlib.file_digest(content, partial(hashlib.md5, usedforsecurity=False)).hexdigest() != md5:
@@ -48,13 +48,13 @@ def _unpack(archive: Path, folder: Path) -> None:
         with tarfile.open(archive) as held:
             held.extractall(folder, filter="data")
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise FeddagError(f"{archive.name} is not a whole tar archive, {_one_line(str(error))}") from error
+        raise FeddagError(f"{archive.name} is not a complete tar archive, {_one_line(str(error))}") from error
     archive.unlink()
 
 
 def apt_package(package: str, name: str, folder: Path) -> None:
-    """A Debian package's files, unpacked without installing it, so that no root is needed."""
-    _run(["apt-get", "download", package], folder, advice="if it knows no such package, run `apt-get update` once")
+    """A Debian package's files, unpacked without installing it, so that no root rights are needed."""
+    _run(["apt-get", "download", package], folder, advice="if it does not know the package, run `apt-get update` once")
     for archive in folder.glob("*.deb"):
         _run(["dpkg-deb", "-x", archive.name, "."], folder)
 

@@ -1,4 +1,4 @@
-"""The datasets with a name: what they hold, under which names their files go, and where these come from."""
+"""The datasets with a name: what they hold, how their files are named, and where to get them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from feddag.errors import FeddagError, nearest
 
 @dataclass(frozen=True)
 class Source:
-    """One way to a dataset: `fetch` fills an empty folder, `read` reads what then lies `inside` it."""
+    """One way to get a dataset: `fetch` fills an empty folder, `read` reads what is then `inside` it."""
 
     name: str
     fetch: Callable[[str, Path], None]
@@ -23,7 +23,7 @@ class Source:
 
 @dataclass(frozen=True)
 class KnownSet:
-    """A dataset with a name. `forms` are the names its files go by in a data folder, each with its reader.
+    """A dataset with a name. `forms` are the names that its file or folder may have, each with its reader.
 
     `sha256` is taken over the decoded arrays, so that any source may serve; where it is empty, the official file's
     MD5 is checked instead. `by_hand` says which files to provide where no source is known.
@@ -45,7 +45,7 @@ def lookup(name: str) -> KnownSet:
 
 
 def unknown(name: str) -> FeddagError:
-    """What to say to a name that nobody knows."""
+    """The error for a dataset name that is not known."""
     return FeddagError(
         f"there is no dataset '{name}': give a path to an .npz file or image folder, or one of "
         f"{', '.join(KNOWN)}{nearest(name, KNOWN)}"
@@ -53,7 +53,7 @@ def unknown(name: str) -> FeddagError:
 
 
 def how(name: str) -> str:
-    """What to do to have this dataset.
+    """How to get this dataset.
 
     >>> how("fmnist")
     'type `feddag data get fmnist`'

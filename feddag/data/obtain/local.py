@@ -1,4 +1,4 @@
-"""The datasets of this machine: which are here, and how others are put here, verified."""
+"""The datasets of this machine: which are here, and how to get the others."""
 
 import hashlib
 import importlib.util
@@ -22,7 +22,7 @@ SYSTEM_FOLDER = Path("/usr/share/datasets")  # where Debian's dataset packages p
 
 @dataclass(frozen=True)
 class Availability:
-    """One line of `feddag data list`: `path` is None when the set is absent, `how` says how to get it."""
+    """One line of `feddag data list`: `path` is None if the dataset is not here, `how` says how to get it."""
 
     name: str
     classes: int
@@ -54,7 +54,7 @@ def available() -> list[Availability]:
 
 
 def get(name: str) -> Path:
-    """Obtain a dataset into the first FEDDAG_DATA folder or ~/.cache/feddag, verified, as one `NAME.npz`."""
+    """Get a dataset, check it and store it as `NAME.npz` in the first FEDDAG_DATA folder or else in ~/.cache/feddag."""
     known = lookup(name)
     if name == "digits":
         return _scikit_learn_digits()
@@ -107,7 +107,7 @@ def _own_folders() -> list[Path]:
 
 def _first_form(folders: Sequence[Path], known: KnownSet) -> Path | None:
     for folder in folders:
-        with suppress(OSError):  # a folder that may not be looked into is passed over
+        with suppress(OSError):  # a folder without read permission is skipped
             for form in known.forms:
                 if (folder / form).exists():
                     return folder / form
@@ -124,7 +124,7 @@ def _scikit_learn_digits() -> Path:
 def _save(parts: Parts, path: Path) -> Path:
     """One uncompressed archive: the fastest to load."""
     train, test = parts
-    assert test is not None, "every set with a source is divided"
+    assert test is not None, "every dataset with a source has a train/test split"
     file = io.BytesIO()
     np.savez(file, x_train=train.x, y_train=train.y, x_test=test.x, y_test=test.y)
     write_atomically(path, file.getvalue())

@@ -27,7 +27,7 @@ from feddag.errors import FeddagError
 
 
 def iid(info: SampleInfo, clients: int, draw: Draw) -> Assignment:
-    """Everyone the same: equal sizes, classes as even as they come."""
+    """All clients alike: equal sizes, and classes as even as possible."""
     return Assignment(assign_samples(info, even_table(info, clients, draw), draw), truth=[0] * clients)
 
 
@@ -36,8 +36,8 @@ def label_skew(
 ) -> Assignment:
     """Data Distribution I: groups of clients with one label set each, and uneven quantities.
 
-    Groups take labels that nobody has taken while there are any and fill up with others, so sets can share labels
-    or coincide; what counts as the truth is therefore the label set.
+    Groups take labels that no other group has while there are any, and then others, so sets can overlap or be equal;
+    the true group of a client is therefore its label set.
     """
     count = labels_per_set(info, labels)
     quantity = dirichlet_factor(quantity)
@@ -82,7 +82,7 @@ def pacfl(info: SampleInfo, clients: int, draw: Draw, *, labels: float) -> Assig
 
 
 def pathological(info: SampleInfo, clients: int, draw: Draw, *, classes_per_client: int) -> Assignment:
-    """So many classes per client, all classes held equally often, each class cut into equal shards."""
+    """The same number of classes for each client, all held equally often, each class cut into equal shards."""
     count = whole("classes_per_client", classes_per_client, 1, len(info.classes), "the number of classes")
     holds = class_mask(least_used_classes(info, clients, count, draw("classes")), info.num_classes)
     return Assignment(assign_samples(info, holders_table(info, holds, draw), draw))
@@ -105,13 +105,13 @@ def concept_shift(
     limit = f"{clients} clients and {len(known)} different concepts of {info.num_classes} classes"
     names = known[: whole("concepts", concepts, 1, most, limit)]
     if skewed:
-        below = label_skew(info, clients, draw, labels=labels, quantity=quantity, groups=groups)
+        base = label_skew(info, clients, draw, labels=labels, quantity=quantity, groups=groups)
     else:
-        below = iid(info, clients, draw)
+        base = iid(info, clients, draw)
     concept_of = balanced_kinds(len(names), clients, draw("concepts"))
-    assert below.truth is not None  # both know it
-    truth = list(zip(concept_of.tolist(), below.truth, strict=True))
-    return Assignment(below.client_of, truth=truth, shifts=[Shift(names[concept]) for concept in concept_of])
+    assert base.truth is not None  # both set it
+    truth = list(zip(concept_of.tolist(), base.truth, strict=True))
+    return Assignment(base.client_of, truth=truth, shifts=[Shift(names[concept]) for concept in concept_of])
 
 
 def dirichlet(info: SampleInfo, clients: int, draw: Draw, *, quantity: float) -> Assignment:
@@ -177,7 +177,7 @@ def sized(
 ) -> Assignment:
     """FedAC's: a random size for each client, filled by its own Dirichlet mixture or evenly from a few classes.
 
-    Samples that nobody asks for stay unused.
+    Samples that no client needs stay unused.
     """
     one_of("base", base, ("dirichlet", "pathological"))
     quantity = dirichlet_factor(quantity)
@@ -187,7 +187,7 @@ def sized(
     wanted = draw("sizes").integers(low, high, clients, endpoint=True)
     if wanted.sum() > len(info.y):
         raise FeddagError(
-            f"samples_max = {high}: {clients} clients with {low} to {high} samples want {wanted.sum()},"
+            f"samples_max = {high}: {clients} clients with {low} to {high} samples need {wanted.sum()},"
             f" and '{info.dataset}' has {len(info.y)}"
         )
     if base == "dirichlet":
@@ -198,7 +198,7 @@ def sized(
 
 
 def _few_classes_table(info: SampleInfo, label_sets: Ints, wanted: Ints, samples_max: int) -> Ints:
-    """As many samples as each client wants, evenly from its own classes."""
+    """As many samples as each client needs, evenly from its own classes."""
     count = label_sets.shape[1]
     table = np.zeros((len(wanted), info.num_classes), np.int64)
     extra = np.arange(count) < (wanted % count)[:, None]
@@ -206,7 +206,7 @@ def _few_classes_table(info: SampleInfo, label_sets: Ints, wanted: Ints, samples
     if (over := table.sum(axis=0) - info.sizes).max() > 0:
         label = int(over.argmax())
         raise FeddagError(
-            f"samples_max = {samples_max}: the clients that hold class {label} of '{info.dataset}' want"
+            f"samples_max = {samples_max}: the clients that hold class {label} of '{info.dataset}' need"
             f" {table[:, label].sum()} of its samples, and it has {info.sizes[label]}"
         )
     return table
@@ -215,7 +215,7 @@ def _few_classes_table(info: SampleInfo, label_sets: Ints, wanted: Ints, samples
 def heterogeneity_mix(
     info: SampleInfo, clients: int, draw: Draw, *, mix: str, mix_kind: str, severity: int
 ) -> Assignment:
-    """FedGWC's: shares of clients of three kinds, which are the truth.
+    """FedGWC's: shares of clients of three kinds, which are the true groups.
 
     By labels: homogeneous (Dirichlet 1000), heterogeneous (0.5) and one class only, all of equal size. By domains:
     homogeneous clients with clean, noisy and blurred images.
@@ -240,7 +240,7 @@ def _mixed_table(info: SampleInfo, kind_of: Ints, draw: Draw) -> Ints:
     table = np.zeros((clients, info.num_classes), np.int64)
     if len(single):
         own_class = least_used_classes(info, len(single), 1, draw("classes"))[:, 0]
-        # Of a class, one-class clients leave the others theirs: no more than their own share of all clients.
+        # One-class clients take of a class no more than their own share of all clients: the rest is for the others.
         holders = np.bincount(own_class, minlength=info.num_classes)
         fitting = info.sizes * len(single) // (clients * np.maximum(holders, 1))
         size = min(size, int(fitting[holders > 0].min()))
@@ -272,17 +272,17 @@ def _parse_mix(mix: Any, clients: int) -> Ints:
     numbers = np.floor(exact).astype(np.int64)
     numbers[np.argsort(numbers - exact, kind="stable")[: clients - numbers.sum()]] += 1
     if ((numbers == 0) & (shares > 0)).any():
-        raise FeddagError(f"mix = {mix!r}: {clients} clients are too few to give every kind of it one")
+        raise FeddagError(f"mix = {mix!r}: {clients} clients are too few for one of every kind")
     return numbers
 
 
 def natural(info: SampleInfo, clients: int | None, draw: Draw) -> Assignment:
-    """As the data came: one client per owner (or per domain), all of them or so many at random."""
+    """As the data came: one client per owner (or per domain), all of them or `clients` of them at random."""
     column, names = (info.owner, info.owners) if info.owner is not None else (info.domain, info.domains)
     if column is None:
         raise FeddagError(
-            f"partition = 'natural': dataset '{info.dataset}' does not say whose its samples are; any other partition"
-            " is allowed"
+            f"partition = 'natural': dataset '{info.dataset}' does not say which client a sample belongs to;"
+            " any other partition is allowed"
         )
     known = np.unique(column)
     count = len(known) if clients is None else whole("clients", clients, 1, len(known), "the owners of samples")
@@ -293,7 +293,7 @@ def natural(info: SampleInfo, clients: int | None, draw: Draw) -> Assignment:
     truth = None
     if info.domain is not None:
         pairs_seen = np.unique(np.stack([client_of, info.domain])[:, client_of >= 0], axis=1)
-        if len(pairs_seen[0]) == count:  # nobody lives in two domains
+        if len(pairs_seen[0]) == count:  # no client has two domains
             truth = pairs_seen[1].tolist()
     return Assignment(
         client_of,

@@ -1,4 +1,4 @@
-"""From a dataset and settings to a partition: who trains, validates and tests on what."""
+"""From a dataset and settings to a partition: what each client trains, is validated and is tested on."""
 
 import inspect
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ def make_partition(
     if chosen.test == "classes" and not len(dataset.y_test) and partition != "natural":
         raise FeddagError(f"test = 'classes': dataset '{dataset.name}' has no test samples, so only 'own' is allowed")
     if clients is not None:
-        _held_out(clients, chosen.holdout, seed)  # refuse before work
+        _held_out(clients, chosen.holdout, seed)  # refused before any work
 
     info = SampleInfo.of(dataset, kept)
     own = {name: getattr(chosen, name) for name in _own_settings(partition)}
@@ -121,12 +121,12 @@ def _by_client(client_of: Ints, indices: Ints, clients: int) -> tuple[Ints, ...]
 
 
 def _given_tests(dataset: Dataset, assignment: Assignment, y: Ints, clients: int) -> tuple[Ints, ...] | None:
-    """Each client's part of the dataset's test samples, None where these cannot be told apart by client."""
+    """Each client's part of the dataset's test samples, None where it is not known which client they belong to."""
     if not len(dataset.y_test):
         return None
     if assignment.owners is not None:
         owner_train, owner_test = dataset.owner_train, dataset.owner_test
-        # Asked of all owners, not of those in use: the kind of test must not hang on the seed.
+        # All owners count, not only those in use: the kind of test must not depend on the seed.
         if owner_train is None or owner_test is None or not np.isin(owner_train, owner_test).all():
             return None
         client_of = np.full(owner_test.max() + 1, -1)
@@ -154,7 +154,8 @@ def _given_tests(dataset: Dataset, assignment: Assignment, y: Ints, clients: int
 def _split_off(client_of: Ints, y: Ints, share: float, generator: np.random.Generator) -> Ints:
     """The client of each sample that is split off, -1 for all others.
 
-    Every client with two samples gives at least one and keeps at least one: of every class, while any class has two.
+    Of a client with two samples or more, at least one is split off and at least one stays: one of every class, while
+    any class has two.
     """
     used = np.flatnonzero(client_of >= 0)
     used = used[np.lexsort((generator.random(len(used)), y[used], client_of[used]))]  # by client, class, chance
@@ -163,14 +164,14 @@ def _split_off(client_of: Ints, y: Ints, share: float, generator: np.random.Gene
     new_client = np.diff(client, prepend=-1) != 0
     kept_first = new_class | new_client  # one sample of each class stays
 
-    order = np.lexsort((label, ~kept_first, client))  # each client's staying samples, then the others by class
+    order = np.lexsort((label, ~kept_first, client))  # per client: those that stay, then the others by class
     used, client = used[order], client[order]
     size = np.bincount(client)
     classes = np.bincount(client, weights=kept_first[order]).astype(np.int64)
     spare = np.maximum(size - classes, size > 1)
     count = np.clip(np.rint(size * share).astype(np.int64), np.minimum(spare, 1), spare)
 
-    # Of a client's `spare` last samples, `count` ones at equal steps: classes give in proportion.
+    # Of a client's last `spare` samples, `count` at equal steps: classes in proportion.
     start = np.cumsum(size) - size
     place = np.arange(len(used)) - (start + size - spare)[client]
     steps = np.maximum(spare, 1)[client]

@@ -30,10 +30,10 @@ class Partition:
     test: tuple[Ints, ...]
     """Indices into the dataset's test samples, or into its training samples where `test_from` says so."""
     validation: tuple[Ints, ...]
-    """Indices into the training samples; empty where no validation share was asked for."""
+    """Indices into the training samples; empty where `validation` is 0."""
     shifts: tuple[Shift, ...]
     truth: tuple[int, ...] | None
-    """The true group of each client, numbered by first appearance."""
+    """The true group of each client, numbered in order of first appearance."""
     held_out: tuple[int, ...]
     """Clients kept out of training."""
     names: tuple[str, ...]
@@ -68,14 +68,14 @@ class Partition:
         by_group = sorted(movers, key=lambda client: (truth[client], client))
         largest = max(Counter(truth[client] for client in movers).values())
         source_of = list(range(len(self.train)))
-        for place, client in enumerate(by_group):  # shifted by the largest group, nobody meets its own group if it can
+        for place, client in enumerate(by_group):  # shifted by the largest group, so that groups differ if possible
             source_of[client] = by_group[(place + largest) % len(by_group)]
         return source_of
 
     def drifted(self, share: float, seed: int) -> "Partition":
-        """After a drift: some clients have exchanged all that they hold, each with one of another true group if it can.
+        """After a drift: some clients have exchanged all samples, each with one of another true group if possible.
 
-        So labels, concepts or corruptions change, whatever makes the groups differ, and no sample is given out twice.
+        So labels, concepts or corruptions change, whatever makes the groups differ, and no sample has two clients.
         """
         source_of = self._drift_sources(share, seed)
         changed: dict[str, Any] = {
@@ -102,7 +102,7 @@ class Partition:
 
     @classmethod
     def load(cls, path: Path | str) -> "Partition":
-        """Reads what `save` wrote; a file that differs from it in anything is refused."""
+        """Reads what `save` wrote; a file that differs in anything is refused."""
         try:
             with np.load(path, allow_pickle=False) as file:
                 content = {name: file[name] for name in file.files}
@@ -113,7 +113,7 @@ class Partition:
             raise FeddagError(f"the partition file {path} does not exist") from error
         except Exception as error:  # a flipped bit can make the zip and array readers raise nearly anything
             raise FeddagError(
-                f"the partition file {path} is damaged or is no partition file; make the partition again"
+                f"the partition file {path} is damaged or not a partition file; make the partition again"
             ) from error
         tests = _cut(content, "test")
         kinds = [Shift(**kind) for kind in about["shifts"]]
@@ -167,7 +167,7 @@ def _checksum(content: Mapping[str, NDArray[Any]]) -> str:
 
 
 def _shared(arrays: Sequence[Ints]) -> tuple[Ints, ...]:
-    """The same arrays, equal ones being one object."""
+    """The same arrays; equal ones become one object."""
     once = {id(array): array for array in arrays}
     by_content: dict[bytes, Ints] = {}
     kept = {key: by_content.setdefault(hashlib.sha256(a.tobytes()).digest(), a) for key, a in once.items()}
@@ -175,7 +175,7 @@ def _shared(arrays: Sequence[Ints]) -> tuple[Ints, ...]:
 
 
 def numbered(groups: Sequence[Hashable]) -> tuple[int, ...]:
-    """Groups as numbers by first appearance.
+    """Groups as numbers, in order of first appearance.
 
     >>> numbered(["b", "a", "b"])
     (0, 1, 0)

@@ -15,7 +15,7 @@ COMMON = ("holdout", "validation", "test", "test_share", "fraction")  # the sett
 
 @dataclass(frozen=True)
 class PartitionSettings:
-    """Every setting of every partition: the one place of its default. Each partition checks those that it uses."""
+    """Every setting of every partition, with the only copy of its default. Partitions check the settings they use."""
 
     labels: float = 0.2
     """Share of the classes that a group of clients holds."""
@@ -90,7 +90,7 @@ def labels_per_set(info: SampleInfo, labels: Any) -> int:
 
 
 def corruption_names(info: SampleInfo, partition: str, corruptions: Any) -> list[str]:
-    """The first so many corruptions, or those that a comma-separated list names."""
+    """The first corruptions, as many as the number says, or those that a comma-separated list names."""
     if info.channels is None:
         raise FeddagError(f"partition = '{partition}': it corrupts images, and dataset '{info.dataset}' has none")
     fitting = [name for name in CORRUPTIONS if name != "saturate" or info.channels == 3]  # grey has no colour

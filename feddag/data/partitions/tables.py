@@ -1,4 +1,4 @@
-"""Tables of sample counts, clients x classes, filled in one way or another."""
+"""Tables of sample counts, clients x classes, filled in different ways."""
 
 from collections.abc import Sequence
 
@@ -23,12 +23,12 @@ def apportion(weights: NDArray[np.floating], total: int) -> Ints:
 
 
 def balanced_kinds(kinds: int, clients: int, generator: np.random.Generator) -> Ints:
-    """A kind for every client, each kind as often as any other."""
+    """A kind for every client at random, all kinds equally often."""
     return generator.permutation(np.arange(clients) % kinds)
 
 
 def random_groups(groups: int, clients: int, generator: np.random.Generator) -> Ints:
-    """A group for every client at random, once each group has got one client."""
+    """A group for every client at random, with at least one client in each group."""
     rest = generator.integers(0, groups, clients - groups)
     return generator.permutation(np.concatenate([np.arange(groups), rest]))
 
@@ -68,9 +68,9 @@ def _dirichlet(count: int, factor: float, generator: np.random.Generator) -> NDA
 
 
 def lda_table(info: SampleInfo, clients: int, quantity: float, generator: np.random.Generator) -> Ints:
-    """Every class split by its own Dirichlet draw over all clients; who already has a fair share gets no more.
+    """Every class split by its own Dirichlet draw over all clients; a client that has its fair share gets no more.
 
-    Redrawn until everyone has 10 samples, or where samples are scarce a fifth of the fair share.
+    Drawn again until every client has 10 samples, or a fifth of the fair share where samples are scarce.
     """
     fair = len(info.y) / clients
     least = min(10, max(1, int(fair / 5)))
@@ -84,8 +84,8 @@ def lda_table(info: SampleInfo, clients: int, quantity: float, generator: np.ran
         if held.min() >= least:
             return table
     raise FeddagError(
-        f"quantity = {quantity:g}: {LDA_DRAWS} draws over {clients} clients of '{info.dataset}' all left one with"
-        f" fewer than {least} samples; needed is a larger quantity, fewer clients or partition = 'sized'"
+        f"quantity = {quantity:g}: {LDA_DRAWS} draws over {clients} clients of '{info.dataset}' all left a client with"
+        f" fewer than {least} samples; use a larger quantity, fewer clients or partition = 'sized'"
     )
 
 
@@ -97,7 +97,7 @@ def class_mask(label_sets: Ints, num_classes: int) -> NDArray[np.bool_]:
 
 
 def least_used_classes(info: SampleInfo, clients: int, count: int, generator: np.random.Generator) -> Ints:
-    """So many different classes for each client in turn: those least used so far, at random among equals."""
+    """`count` different classes for each client in turn: those least used so far, at random among equals."""
     used = np.zeros(len(info.classes))
     chosen = np.empty((clients, count), np.int64)
     for client, chance in enumerate(generator.random((clients, len(used)))):
@@ -107,7 +107,7 @@ def least_used_classes(info: SampleInfo, clients: int, count: int, generator: np
 
 
 def mixture_table(available: Ints, sizes: Sequence[int], factor: float, generator: np.random.Generator) -> Ints:
-    """So many samples for each client in turn, by its own Dirichlet mixture of the classes that have any left."""
+    """Counts for clients of these sizes, each by its own Dirichlet mixture of the classes that have samples left."""
     table = np.zeros((len(sizes), len(available)), np.int64)
     left = available.copy()
     for row, size in zip(table, sizes, strict=True):
@@ -117,7 +117,7 @@ def mixture_table(available: Ints, sizes: Sequence[int], factor: float, generato
 
 
 def _own_mixture(left: Ints, size: int, factor: float, generator: np.random.Generator) -> Ints:
-    """One client's count per class by its own Dirichlet mixture; a class that runs out passes its part on."""
+    """One client's count per class by its own Dirichlet mixture; what a class lacks is taken from the others."""
     mixture = _dirichlet(len(left), factor, generator)
     counts = np.zeros_like(left)
     while missing := size - int(counts.sum()):

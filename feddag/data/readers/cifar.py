@@ -22,11 +22,11 @@ def _cifar_images(rows: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _cifar_binary_batch(path: Path, label_bytes: int) -> Samples:
-    with reading(path, "a whole CIFAR binary batch"):
+    with reading(path, "a complete CIFAR binary batch"):
         content = np.frombuffer(path.read_bytes(), np.uint8)
         record = label_bytes + 3072
         if content.size == 0 or content.size % record:
-            raise ValueError(f"{content.size} bytes are no whole number of {record}-byte records")
+            raise ValueError(f"{content.size} bytes are not a multiple of {record}, the size of a record")
         rows = content.reshape(-1, record)
         return Samples(_cifar_images(rows[:, label_bytes:]), rows[:, label_bytes - 1])  # the last label is the finest
 
@@ -61,11 +61,11 @@ class _ArrayUnpickler(pickle.Unpickler):
         allowed = {"numpy": ("ndarray", "dtype"), "numpy.core.multiarray": ("_reconstruct",)}
         if name in allowed.get(module.replace("numpy._core", "numpy.core"), ()):
             return _PickledArray
-        raise ValueError(f"it asks for {module}.{name}, which such a file never needs")
+        raise ValueError(f"it asks for {module}.{name}, which such a file does not need")
 
 
 def _cifar_python_batch(path: Path, label_key: bytes) -> Samples:
-    with reading(path, "a whole CIFAR python batch"):
+    with reading(path, "a complete CIFAR python batch"):
         content = path.read_bytes()
         for opcode, argument, _ in pickletools.genops(content):
             if opcode.name in ("PUT", "LONG_BINPUT") and int(argument or 0) > len(content):
@@ -90,12 +90,12 @@ def read_cifar100_python(folder: Path) -> Parts:
 
 
 def read_cifar10_png(folder: Path) -> Parts:
-    """Five training batches and a test batch as PNG, one image a row, with JSON lists of labels."""
+    """Five training batches and a test batch as PNG, one image per row, with JSON lists of labels."""
 
     def images(name: str) -> NDArray[np.uint8]:
         pixels = read_image(folder / name)
         if pixels.shape[1:] != (1024, 3):
-            raise FeddagError(f"{folder / name} is not a CIFAR-10 sheet: its rows must be 1024 coloured pixels wide")
+            raise FeddagError(f"{folder / name} is not a CIFAR-10 sheet: its rows must be 1024 pixels wide, in colour")
         return pixels.reshape(-1, 32, 32, 3)
 
     def labels(name: str) -> NDArray[Any]:
@@ -107,13 +107,13 @@ def read_cifar10_png(folder: Path) -> Parts:
 
 
 def read_cifar10_c(folder: Path) -> Parts:
-    """One .npy a corruption (its domain), the same pictures at five severities, and `labels.npy`.
+    """One .npy file per corruption (its domain), the same pictures at five severities, and `labels.npy`.
 
     Only the corruptions that are there are read; all 19 take 2.9 GB.
     """
     labels = _npy(folder / "labels.npy")
     if labels.ndim != 1 or len(labels) % 5 or (labels.reshape(5, -1) != labels[: len(labels) // 5]).any():
-        raise FeddagError(f"{folder / 'labels.npy'} must hold the labels of the same pictures five times over")
+        raise FeddagError(f"{folder / 'labels.npy'} must hold the labels of the same pictures five times")
     files = sorted(path for path in folder.glob("*.npy") if path.name != "labels.npy")
     if not files:
         raise FeddagError(f"{folder} holds no corruption: expected files such as fog.npy beside labels.npy")
@@ -133,7 +133,7 @@ def read_cifar10_c(folder: Path) -> Parts:
 
 
 def _npy(path: Path) -> NDArray[Any]:
-    with reading(path, "a whole .npy array"):
+    with reading(path, "a complete .npy array"):
         array: NDArray[Any] = np.lib.format.open_memmap(path, mode="r")  # refuses pickled objects
         return array
 

@@ -15,7 +15,7 @@ LARGEST_IDX = 2**32
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """The byte array of one idx file, gzipped or not."""
-    with reading(path, "a whole idx file of bytes"):
+    with reading(path, "a complete idx file of bytes"):
         with path.open("rb") as file:
             zipped = file.read(2) == b"\x1f\x8b"
         with gzip.open(path) if zipped else path.open("rb") as file:

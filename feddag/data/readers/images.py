@@ -12,18 +12,18 @@ from PIL import Image
 from feddag.data.readers.samples import Parts, Samples, reading
 from feddag.errors import FeddagError
 
-IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP")  # Pillow's other plugins stay shut: EPS starts a program
+IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP")  # no others: EPS, for one, starts a program
 MIXED_SIZE = (32, 32)
 DOMAIN_IMAGE_SIZE = (48, 48)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
-    with reading(path, "a whole PNG, JPEG, BMP, PPM, TIFF or WebP image"), warnings.catch_warnings():
+    with reading(path, "a complete PNG, JPEG, BMP, PPM, TIFF or WebP image"), warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(path, formats=IMAGE_FORMATS) as image:
             if image.mode.startswith(("I", "F")):
-                raise ValueError("it has more than 8 bits a channel")
+                raise ValueError("it has more than 8 bits per channel")
             yield image
 
 
@@ -50,7 +50,7 @@ def read_images(paths: Sequence[Path], size: tuple[int, int]) -> NDArray[np.uint
 
 
 def _images(folder: Path, layout: str) -> list[Path]:
-    """The visible files that lie as deep in the folder as the layout says, in order."""
+    """The visible files at the depth that the layout says, in order."""
     found = folder.glob("/".join("*" for _ in layout.split("/")))
     paths = [path for path in found if path.is_file() and not path.name.startswith(".")]
     if not paths:
@@ -63,16 +63,16 @@ def read_image_folder(folder: Path) -> Parts:
 
     Images that all have one size keep it; if their sizes differ, all are resized to 32 x 32.
     """
-    divided = (folder / "train").is_dir() and (folder / "test").is_dir()
-    train = _images(folder / "train" if divided else folder, "CLASS/IMAGE")
-    test = _images(folder / "test", "CLASS/IMAGE") if divided else []
+    has_split = (folder / "train").is_dir() and (folder / "test").is_dir()
+    train = _images(folder / "train" if has_split else folder, "CLASS/IMAGE")
+    test = _images(folder / "test", "CLASS/IMAGE") if has_split else []
     sizes = set()
     for path in train + test:
         with _opened(path) as image:
             sizes.add(image.size)
     x = read_images(train + test, sizes.pop() if len(sizes) == 1 else MIXED_SIZE)
     y = np.array([path.parent.name for path in train + test])
-    if not divided:
+    if not has_split:
         return Samples(x, y), None
     return Samples(x[: len(train)], y[: len(train)]), Samples(x[len(train) :], y[len(train) :])
 

@@ -14,13 +14,13 @@ NPZ_FIELDS = {"x": "x", "y": "y", "client": "owner", "domain": "domain"}  # name
 
 
 def read_npz(path: Path) -> Parts:
-    """`x`, `y`, optional `client` and `domain`, undivided or each with `_train` and `_test`.
+    """`x`, `y`, optional `client` and `domain`, without a train/test split or each with `_train` and `_test`.
 
-    Where `classes` or `domains` name things, `y` or `domain` are indices into them.
+    If the file holds `classes` or `domains`, `y` or `domain` are indices into them.
     """
-    with reading(path, "a whole .npz archive of plain arrays"), path.open("rb") as file:
+    with reading(path, "a complete .npz archive of plain arrays"), path.open("rb") as file:
         if not zipfile.is_zipfile(file):
-            raise ValueError("it is no complete zip archive")
+            raise ValueError("it is not a complete zip archive")
         with np.load(file, allow_pickle=False) as archive:
             held = {name: archive[name] for name in archive.files}
     endings = ("_train", "_test") if "x_train" in held else ("",)
@@ -29,11 +29,11 @@ def read_npz(path: Path) -> Parts:
     needed += [f"{name}_train" for name in NPZ_FIELDS if f"{name}_test" in held]
     for name in needed:
         if name not in held:
-            raise FeddagError(f"{path} holds no array '{name}'; needed are {', '.join(needed)}")
+            raise FeddagError(f"{path} holds no array '{name}'; it needs {', '.join(needed)}")
     for name in held:
         if name not in allowed:
             hint = nearest(name, allowed)
-            raise FeddagError(f"{path} holds an array {name!r}, allowed here are {', '.join(allowed)}{hint}")
+            raise FeddagError(f"{path} holds an array {name!r}; allowed are {', '.join(allowed)}{hint}")
 
     def part(ending: str) -> Samples:
         found = {field: held[f"{name}{ending}"] for name, field in NPZ_FIELDS.items() if f"{name}{ending}" in held}

@@ -1,4 +1,4 @@
-"""What every reader gives back, and the one sentence in which it refuses a file."""
+"""What every reader returns, and the one sentence with which it refuses a file."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ class Samples:
     """Samples as their file holds them: labels, owners and domains are still the file's own numbers or names.
 
     `version_of` says which picture a corrupted one was made from, so that all its versions stay on one side of the
-    train/test division.
+    train/test split.
     """
 
     x: NDArray[Any]
@@ -26,13 +26,13 @@ class Samples:
     version_of: NDArray[Any] | None = None
 
 
-Parts = tuple[Samples, Samples | None]  # train and test; no test where the source is not divided
+Parts = tuple[Samples, Samples | None]  # train and test; no test where the source has no split
 Reader = Callable[[Path], Parts]
 
 
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
-    """Whatever goes wrong inside becomes one sentence that names the file and what it should have been."""
+    """Any error inside becomes one sentence that names the file and what it should have been."""
     try:
         yield
     except FeddagError:

@@ -9,7 +9,7 @@ from feddag.data.readers.samples import Parts, Samples, reading
 
 
 def _svhn_part(path: Path) -> Samples:
-    with reading(path, "a whole SVHN cropped-digits .mat file"):
+    with reading(path, "a complete SVHN cropped-digits .mat file"):
         held = loadmat(path, variable_names=["X", "y"])
         x, y = held["X"], held["y"].ravel()
         if x.dtype != np.uint8 or x.ndim != 4 or x.shape[:3] != (32, 32, 3):

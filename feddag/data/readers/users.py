@@ -1,4 +1,4 @@
-"""Samples that know whose they are: LEAF's json files, and a CSV file of users and images."""
+"""Samples of natural clients: LEAF's json files, and CSV files of users and images."""
 
 import csv
 import json
@@ -17,20 +17,20 @@ USER_IMAGE_SIZE = (64, 64)
 
 
 def _leaf_part(folder: Path) -> Samples:
-    """All LEAF json files of a folder; pixels come as 0 .. 1 and go back to the bytes they were."""
+    """All LEAF json files of a folder; pixels, stored as 0 .. 1, become bytes again."""
     x, y, owner = [], [], []
     files = sorted(folder.glob("*.json"))
     if not files:
         raise FeddagError(f"{folder} holds no LEAF .json file")
     for path in files:
-        with reading(path, "a whole LEAF FEMNIST file"):
+        with reading(path, "a complete LEAF FEMNIST file"):
             held = json.loads(path.read_text())
             for user, announced in zip(held["users"], held["num_samples"], strict=True):
                 pixels = np.array(held["user_data"][user]["x"], np.float64).reshape(-1, 28, 28, 1)
                 labels = np.array(held["user_data"][user]["y"], np.int64)
                 if labels.ndim != 1 or not len(pixels) == len(labels) == announced:
                     raise ValueError(
-                        f"user {user} has {len(pixels)} images, {labels.size} labels, announced {announced}"
+                        f"user {user} has {len(pixels)} images, {labels.size} labels, and {announced} announced"
                     )
                 if not ((pixels >= 0) & (pixels <= 1)).all():
                     raise ValueError(f"user {user} has a pixel outside 0 .. 1")
@@ -43,7 +43,7 @@ def _leaf_part(folder: Path) -> Samples:
 
 
 def read_leaf(folder: Path) -> Parts:
-    """LEAF's FEMNIST json files in `train/` and `test/`, or undivided in the folder itself; a writer is an owner."""
+    """LEAF's FEMNIST json files in `train/` and `test/`, or all in the folder itself; a writer is an owner."""
     if (folder / "train").is_dir():
         return _leaf_part(folder / "train"), _leaf_part(folder / "test")
     return _leaf_part(folder), None
@@ -66,7 +66,7 @@ def _user_csv_part(path: Path, columns: Sequence[str]) -> Samples:
 
 
 def _user_image(folder: Path, image_id: str) -> Path:
-    """Where that image lies; an id cannot lead out of the folder."""
+    """The file of that image; an id cannot lead out of the folder."""
     for path in (folder / f"{image_id}.jpg", folder / f"{image_id}.png"):
         if path.is_relative_to(folder) and ".." not in path.parts[len(folder.parts) :] and path.is_file():
             return path
@@ -89,7 +89,7 @@ def _plain(words: Sequence[str]) -> NDArray[Any]:
 def read_user_csv(folder: Path) -> Parts:
     """`train.csv` (user_id, image_id, class), `test.csv` (the same; user_id may be absent) and the files in `images/`.
 
-    Images are resized to 64 x 64. Without `test.csv` the training rows are left to be divided.
+    Images are resized to 64 x 64. Without `test.csv` there is no test part.
     """
     train = _user_csv_part(folder / "train.csv", ("user_id", "image_id", "class"))
     test = folder / "test.csv"

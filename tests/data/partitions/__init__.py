@@ -14,7 +14,7 @@ ENOUGH = {
 
 
 def toy(per_class=60, classes=10, *, tests=4, images=True, owners=0, domains=0):
-    """So many samples of each class, shuffled; owners and domains dealt around, so that owner = n mod owners."""
+    """`per_class` samples of each class, shuffled; sample n belongs to owner n mod owners and domain n mod domains."""
 
     def labels(count, name):
         return rng(0, "toy", name).permutation(np.repeat(np.arange(classes), count))

@@ -93,7 +93,7 @@ def test_split_off_by_hand():
     assert split[5:10].tolist().count(0) == 1
     assert split[10:13].tolist().count(1) == 1  # three classes of one sample: one sample all the same
     assert split[13] == -1  # the only one stays
-    assert split[14] == -1  # nobody's
+    assert split[14] == -1  # it has no client
 
 
 @given(

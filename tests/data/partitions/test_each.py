@@ -118,7 +118,7 @@ def test_concept_shift(clients, seed, concepts, skewed):
 
 @given(clients=st.integers(1, 20), seed=st.integers(0, 10**6))
 @settings(max_examples=30, deadline=None)
-def test_dirichlet_uses_everything_and_leaves_nobody_poor(clients, seed):
+def test_dirichlet_uses_everything_and_leaves_no_client_with_few_samples(clients, seed):
     data = toy(per_class=100)
     made = part(data, "dirichlet", clients, seed, quantity=0.5)
     sizes = table(data, made).sum(axis=1)
@@ -230,8 +230,8 @@ def test_natural_follows_the_owners():
     assert made.truth is None
 
 
-def test_natural_takes_as_many_owners_as_wanted_by_the_seed():
-    data = toy(owners=6, domains=3)  # owner n lives in domain n mod 3
+def test_natural_takes_a_number_of_owners_chosen_by_the_seed():
+    data = toy(owners=6, domains=3)  # owner n has domain n mod 3
     chosen = {part(data, "natural", 3, seed).names for seed in range(8)}
     assert len(chosen) > 1
     for seed in range(8):

@@ -16,7 +16,7 @@ def images(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-def divided(parts: Parts) -> tuple[Samples, Samples]:
+def both_parts(parts: Parts) -> tuple[Samples, Samples]:
     train, test = parts
     assert test is not None
     return train, test

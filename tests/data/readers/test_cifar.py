@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from feddag.data import readers
 from feddag.errors import FeddagError
 from tests.data import refused
-from tests.data.readers import Hostile, divided, images, planes, quick, save_image
+from tests.data.readers import Hostile, both_parts, images, planes, quick, save_image
 
 
 def test_cifar10_binary(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_cifar10_binary(tmp_path: Path) -> None:
         rows = np.hstack([np.full((2, 1), number, np.uint8), planes(x[2 * number : 2 * number + 2])])
         name = f"data_batch_{number + 1}.bin" if number < 5 else "test_batch.bin"
         (tmp_path / name).write_bytes(rows.tobytes())
-    train, test = divided(readers.read_cifar10_binary(tmp_path))
+    train, test = both_parts(readers.read_cifar10_binary(tmp_path))
     assert np.array_equal(train.x, x[:10])
     assert np.array_equal(test.x, x[10:])
     assert train.y.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
@@ -38,7 +38,7 @@ def test_cifar100_binary_takes_the_fine_label(tmp_path: Path) -> None:
     rows = np.hstack([np.uint8([[19, 99], [3, 0]]), planes(x)])
     for name in ("train.bin", "test.bin"):
         (tmp_path / name).write_bytes(rows.tobytes())
-    train, test = divided(readers.read_cifar100_binary(tmp_path))
+    train, test = both_parts(readers.read_cifar100_binary(tmp_path))
     assert train.y.tolist() == test.y.tolist() == [99, 0]
     assert np.array_equal(test.x, x)
 
@@ -58,13 +58,13 @@ def test_cifar_python_batches_as_python_2_wrote_them(tmp_path: Path) -> None:
     for number in range(6):
         name = f"data_batch_{number + 1}" if number < 5 else "test_batch"
         (tmp_path / name).write_bytes(python2_batch(x[2 * number : 2 * number + 2], [number, 9 - number]))
-    train, test = divided(readers.read_cifar10_python(tmp_path))
+    train, test = both_parts(readers.read_cifar10_python(tmp_path))
     assert np.array_equal(train.x, x[:10])
     assert train.y.tolist() == [0, 9, 1, 8, 2, 7, 3, 6, 4, 5]
     assert np.array_equal(test.x, x[10:])
     for name in ("train", "test"):
         (tmp_path / name).write_bytes(python2_batch(x[:2], [77, 5], key=b"fine_labels"))
-    assert divided(readers.read_cifar100_python(tmp_path))[1].y.tolist() == [77, 5]
+    assert both_parts(readers.read_cifar100_python(tmp_path))[1].y.tolist() == [77, 5]
 
 
 def test_cifar_python_batches_as_this_numpy_writes_them(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_cifar_python_batches_as_this_numpy_writes_them(tmp_path: Path) -> None:
     for name in ("train", "test"):
         content = pickle.dumps({b"data": planes(x), b"fine_labels": [1, 2]}, protocol=4)
         (tmp_path / name).write_bytes(content)
-    assert np.array_equal(divided(readers.read_cifar100_python(tmp_path))[0].x, x)
+    assert np.array_equal(both_parts(readers.read_cifar100_python(tmp_path))[0].x, x)
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -142,7 +142,7 @@ def test_cifar10_png_sheets(tmp_path: Path) -> None:
     with refused("test_lables.json"):
         readers.read_cifar10_png(tmp_path)
     (tmp_path / "test_lables.json").write_text("[4, 2]")
-    train, test = divided(readers.read_cifar10_png(tmp_path))
+    train, test = both_parts(readers.read_cifar10_png(tmp_path))
     assert np.array_equal(train.x, x[:10])
     assert np.array_equal(test.x, x[10:])
     assert train.y.tolist() == list(range(10))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from feddag.data import readers
 from tests.data import refused
-from tests.data.readers import divided, idx, images, quick
+from tests.data.readers import both_parts, idx, images, quick
 
 
 def test_idx_bytes_are_big_endian_dimensions_then_pixels(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_idx_folder_takes_plain_and_zipped_files(tmp_path: Path) -> None:
     with refused("t10k-labels-idx1-ubyte", "missing"):
         readers.read_idx_folder(tmp_path)
     (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(idx(np.uint8([9])))
-    train, test = divided(readers.read_idx_folder(tmp_path))
+    train, test = both_parts(readers.read_idx_folder(tmp_path))
     assert np.array_equal(train.x, images(3, 28, 28))
     assert train.y.tolist() == [2, 0, 1]
     assert test.y.tolist() == [9]

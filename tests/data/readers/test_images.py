@@ -9,10 +9,10 @@ from PIL import Image
 
 from feddag.data import readers
 from tests.data import refused
-from tests.data.readers import divided, images, save_image
+from tests.data.readers import both_parts, images, save_image
 
 
-def test_image_folder_without_division(tmp_path: Path) -> None:
+def test_image_folder_without_split(tmp_path: Path) -> None:
     x = images(3, 5, 4)
     save_image(tmp_path / "cat" / "b.png", x[1])
     save_image(tmp_path / "cat" / "a.png", x[0])
@@ -25,11 +25,11 @@ def test_image_folder_without_division(tmp_path: Path) -> None:
     assert samples.y.tolist() == ["cat", "cat", "dog"]
 
 
-def test_image_folder_with_division_and_colour_in_one_part(tmp_path: Path) -> None:
+def test_image_folder_with_split_and_colour_in_one_part(tmp_path: Path) -> None:
     save_image(tmp_path / "train" / "cat" / "a.png", np.full((2, 2), 7, np.uint8))
     coloured = images(2, 2, 3)
     save_image(tmp_path / "test" / "dog" / "a.png", coloured)
-    train, test = divided(readers.read_image_folder(tmp_path))
+    train, test = both_parts(readers.read_image_folder(tmp_path))
     assert train.x.tolist() == [[[[7, 7, 7]] * 2] * 2]
     assert np.array_equal(test.x[0], coloured)
     assert (train.y.tolist(), test.y.tolist()) == (["cat"], ["dog"])
@@ -68,11 +68,11 @@ def encoded(pixels: np.ndarray, kind: str) -> bytes:
         (png(4, 4), "image"),
         (png(10_000, 10_000), "bomb"),  # Pillow by itself only warns
         (png(60_000, 60_000), "bomb"),
-        (encoded(images(4, 4), "GIF"), "identify"),  # a format that is kept shut
+        (encoded(images(4, 4), "GIF"), "identify"),  # a format that is not allowed
         (encoded(np.full((4, 4), 40_000, np.uint16), "PNG"), "8 bits"),
     ],
 )
-def test_image_folder_refuses_what_is_no_whole_8_bit_image(tmp_path: Path, content: bytes, word: str) -> None:
+def test_image_folder_refuses_anything_but_complete_8_bit_images(tmp_path: Path, content: bytes, word: str) -> None:
     save_image(tmp_path / "a" / "1.png", images(4, 4))
     (tmp_path / "a" / "2.png").write_bytes(content)
     with refused(tmp_path / "a" / "2.png", word):

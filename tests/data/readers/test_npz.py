@@ -5,7 +5,7 @@ import numpy as np
 
 from feddag.data import readers
 from tests.data import refused
-from tests.data.readers import Hostile, divided, images
+from tests.data.readers import Hostile, both_parts, images
 
 
 def test_npz_with_names(tmp_path: Path) -> None:
@@ -22,11 +22,11 @@ def test_npz_with_names(tmp_path: Path) -> None:
         readers.read_npz(path)
 
 
-def test_npz_with_division(tmp_path: Path) -> None:
+def test_npz_with_split(tmp_path: Path) -> None:
     path = tmp_path / "own.npz"
     held = {"x_train": images(2, 3), "y_train": ["a", "b"], "x_test": images(1, 3), "y_test": ["b"]}
     np.savez(path, **held, client_train=["u", "v"], client_test=["u"])
-    train, test = divided(readers.read_npz(path))
+    train, test = both_parts(readers.read_npz(path))
     assert train.y.tolist() == ["a", "b"]
     assert test.owner is not None
     assert test.owner.tolist() == ["u"]

@@ -5,7 +5,7 @@ from scipy.io import savemat
 
 from feddag.data import readers
 from tests.data import refused
-from tests.data.readers import divided, images
+from tests.data.readers import both_parts, images
 
 
 def test_svhn_mat_puts_samples_first_and_ten_means_zero(tmp_path: Path) -> None:
@@ -13,7 +13,7 @@ def test_svhn_mat_puts_samples_first_and_ten_means_zero(tmp_path: Path) -> None:
     for name in ("train", "test"):
         held = {"X": x.transpose(1, 2, 3, 0), "y": np.uint8([[10], [1], [9]])}
         savemat(tmp_path / f"{name}_32x32.mat", held, do_compression=True)
-    train, _ = divided(readers.read_svhn(tmp_path))
+    train, _ = both_parts(readers.read_svhn(tmp_path))
     assert np.array_equal(train.x, x)
     assert train.y.tolist() == [0, 1, 9]
 

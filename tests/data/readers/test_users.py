@@ -6,7 +6,7 @@ import pytest
 
 from feddag.data import readers
 from tests.data import refused
-from tests.data.readers import divided, images, save_image
+from tests.data.readers import both_parts, images, save_image
 
 
 def leaf(**users: list[int]) -> dict[str, object]:
@@ -23,16 +23,16 @@ def test_leaf_keeps_writers_and_restores_bytes(tmp_path: Path) -> None:
     (tmp_path / "train" / "all_data_0.json").write_text(json.dumps(leaf(f1=[3, 61], f2=[10])))
     (tmp_path / "train" / "all_data_1.json").write_text(json.dumps(leaf(f3=[5])))
     (tmp_path / "test" / "all_data_0.json").write_text(json.dumps(leaf(f2=[7])))
-    train, test = divided(readers.read_leaf(tmp_path))
+    train, test = both_parts(readers.read_leaf(tmp_path))
     assert train.x.shape == (4, 28, 28, 1)
     assert train.x[:, 0, 0, 0].tolist() == train.y.tolist() == [3, 61, 10, 5]
     assert train.owner is not None
     assert train.owner.tolist() == ["f1", "f1", "f2", "f3"]
     assert test.owner is not None
     assert test.owner.tolist() == ["f2"]
-    undivided, nothing = readers.read_leaf(tmp_path / "train")
+    together, nothing = readers.read_leaf(tmp_path / "train")
     assert nothing is None
-    assert undivided.y.tolist() == [3, 61, 10, 5]
+    assert together.y.tolist() == [3, 61, 10, 5]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ def test_user_csv(tmp_path: Path) -> None:
     assert samples.owner is not None
     assert samples.owner.tolist() == ["u2", "u1"]
     (tmp_path / "test.csv").write_text("image_id,class\nc,9\n")  # as published: nobody owns a test image
-    assert divided(readers.read_user_csv(tmp_path))[1].owner is None
+    assert both_parts(readers.read_user_csv(tmp_path))[1].owner is None
     (tmp_path / "test.csv").write_text("user_id,image_id,class\nu1,c,9\n")
-    test_owner = divided(readers.read_user_csv(tmp_path))[1].owner
+    test_owner = both_parts(readers.read_user_csv(tmp_path))[1].owner
     assert test_owner is not None
     assert test_owner.tolist() == ["u1"]
 
