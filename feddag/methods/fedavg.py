@@ -7,7 +7,7 @@ from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies
 from feddag.methods.base import Method
 from feddag.server.aggregate import weighted_mean
-from feddag.weights import ClientId, Ref, Weights
+from feddag.weights import ClientId, Ref, Served, Weights
 
 
 class FedAvg(Method):
@@ -23,7 +23,7 @@ class FedAvg(Method):
         replies = federation.ask(Job(client, self.local_work(model)) for client in sampled)
         self.weights = self.combined(replies) or self.weights  # nobody answered: keep what we have
 
-    def local_work(self, model: Ref) -> Step:
+    def local_work(self, model: Ref) -> Step | Sequence[Step]:
         """What a sampled client does."""
         return Train(model)
 
@@ -31,5 +31,5 @@ class FedAvg(Method):
         """The new global model; None when nobody answered."""
         return weighted_mean(replies)
 
-    def model_of(self, client: ClientId) -> Weights:
+    def model_of(self, client: ClientId) -> Served:
         return self.weights

@@ -1,0 +1,60 @@
+"""Flower's server loop and nodes in one process: real messages, no network. Needs no Flower."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import feddag
+from feddag.data.clients import lay_out
+from feddag.deploy import server
+from feddag.deploy.app import PACKAGE, write_app
+from feddag.deploy.launch import write_site
+from feddag.deploy.node import answer
+from feddag.engines.flower.engine import Delivery
+from feddag.engines.flower.wire import Parcel, write_hello
+from feddag.runner.run import prepare
+
+
+class InPlace:
+    """Flower's grid without a network: each node's own program answers at once."""
+
+    def __init__(self, folder: Path, clients: int) -> None:
+        self.folder, self.clients = folder, clients
+        self.answers: list[Parcel] = []
+
+    def nodes(self) -> set[str]:
+        return set(map(str, range(self.clients)))
+
+    def greet(self, node: str) -> str:
+        return self._keep(write_hello(int(node)))
+
+    def send(self, node: str, parcel: Parcel) -> str:
+        site = {"client-id": int(node), "data": str(self.folder / f"{node}.npz"), "state": str(self.folder / "state")}
+        return self._keep(answer(parcel, site, {}, self.folder / "app" / PACKAGE))
+
+    def receive(self, messages: Iterable[str]) -> list[Delivery]:
+        return [Delivery(message, self.answers[int(message)]) for message in messages]
+
+    def _keep(self, parcel: Parcel) -> str:
+        self.answers.append(parcel)
+        return str(len(self.answers) - 1)
+
+
+def write_federation(experiment: feddag.Experiment, folder: Path) -> int:
+    """The app, and every client's data as if its site had brought them; returns how many clients there are."""
+    dataset, partition, _ = prepare(experiment)
+    data = lay_out(dataset, partition, experiment.seed)
+    write_app(folder / "app", experiment)
+    for client in range(len(partition.train)):
+        write_site(folder / f"{client}.npz", data, client)
+    (folder / "r").mkdir()
+    partition.save(folder / "r" / "partition.npz")
+    return len(partition.train)
+
+
+def run_on_nodes(experiment: feddag.Experiment, folder: Path, monkeypatch) -> feddag.Run:
+    """The experiment on Flower's engine, with the loop that runs on a real server."""
+    clients = write_federation(experiment, folder)
+    monkeypatch.setattr(server, "GridCarrier", lambda grid: InPlace(folder, clients))
+    settings = {"deadline": 60, "minimum": 1, "patience": 3, "largest-reply": 1024}
+    server.serve(None, {"out": str(folder / "r"), "resume": False, **settings}, folder / "app" / PACKAGE)
+    return feddag.load(folder / "r")

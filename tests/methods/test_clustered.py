@@ -1,0 +1,222 @@
+"""Methods on the base for clustered ones: by hand on fake clients, stopped and resumed, and on Flower's engine."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import feddag
+from feddag import testing
+from feddag.client.evaluate import Choose
+from feddag.client.train import Anchor, Train
+from feddag.methods.cfl import bipartition
+from feddag.models import ModelSpec
+from feddag.testing import FakeEngine, moved, one_round
+from feddag.weights import Choice, Own, Ref
+from tests.engines.in_place import run_on_nodes
+
+SPEC = ModelSpec("mlp", (2,), 2)
+SAMPLES = {0: 10, 1: 30, 2: 20, 3: 40}
+
+
+def started(name: str, engine: FakeEngine, **settings: Any) -> Any:
+    return testing.started(name, engine, SPEC, **settings)
+
+
+# The base -------------------------------------------------------------------------------------------------------------
+
+
+def test_fedavg_inside_clusters_by_hand() -> None:
+    federation, oracle = started("oracle", FakeEngine(SAMPLES), truth={0: 0, 1: 0, 2: 1, 3: 1})
+    before = oracle.model_of(0)
+    one_round(federation, oracle, [0, 1, 2])
+    assert moved(before, oracle.model_of(1)) == 1.75 and moved(before, oracle.model_of(3)) == 3
+
+
+def test_sampling_and_smoothing_are_fields_of_every_clustered_method() -> None:
+    held = dict.fromkeys(range(10), 10)
+    truth = {client: int(client >= 8) for client in held}
+    federation, oracle = started(
+        "oracle", FakeEngine(held), truth=truth, participation=0.25, sampling="clusters", smoothing=0.5
+    )
+    for number in range(1, 10):
+        federation.begin_round(number)
+        drawn = oracle.sample(federation)
+        assert [client < 8 for client in drawn] == [True, True, False]
+    before = oracle.model_of(0)
+    one_round(federation, oracle, [0])
+    one_round(federation, oracle, [0])
+    assert moved(before, oracle.groups.trained[0]) == 2
+    assert moved(before, oracle.model_of(0)) == pytest.approx((1 * 1 + 2 * 2) / 3, abs=1e-3)
+
+
+def test_a_newcomer_joins_the_cluster_whose_model_suits_it() -> None:
+    engine = FakeEngine(SAMPLES, choices={4: 1})
+    federation, oracle = started("cfl", engine, eps1=1e9, eps2=1e-9, first_split=0)
+    one_round(federation, oracle)
+    assert len(oracle.groups.trained) == 2
+    engine.samples |= {4: 10}
+    oracle.join(federation, [4])
+    assert oracle.clusters()[4] == 1
+    [event] = [event for event in federation.events() if event.kind == "join"]
+    assert event.clients == (4,)
+    oracle.leave(federation, [4])
+    assert isinstance(oracle.model_of(4), Choice)
+
+
+def test_a_newcomer_that_does_not_answer_has_the_best_of_all_models() -> None:
+    engine = FakeEngine(SAMPLES)
+    federation, ifca = started("ifca", engine, clusters=2)
+    engine.samples |= {4: 10}
+    engine.silent = {4}
+    ifca.join(federation, [4])
+    assert 4 not in ifca.clusters() and len(ifca.model_of(4).models) == 2
+
+
+# IFCA -----------------------------------------------------------------------------------------------------------------
+
+
+def test_ifca_by_hand() -> None:
+    engine = FakeEngine(SAMPLES, choices={0: 1, 1: 0, 2: 1, 3: 0})
+    federation, ifca = started("ifca", engine, clusters=3)
+    before = dict(ifca.groups.trained)
+    assert ifca.clusters() == {} and len(before) == 3
+    assert not torch.equal(before[0]["head.weight"], before[1]["head.weight"])  # three different starts
+    one_round(federation, ifca, [0, 1, 2])
+    assert ifca.clusters() == {0: 1, 1: 0, 2: 1}
+    assert moved(before[0], ifca.groups.trained[0]) == 2
+    assert moved(before[1], ifca.groups.trained[1]) == 2  # clients 0 and 2 count the same: (1 + 3) / 2
+    assert ifca.groups.trained[2] is before[2]  # nobody chose it
+    choose, train = engine.jobs[0].steps
+    assert isinstance(choose, Choose) and len(choose.models) == 3 and isinstance(train, Train) and train.model is None
+    engine.choices[0] = 0
+    one_round(federation, ifca, [0])
+    assert ifca.clusters()[0] == 0  # it may choose again in every round
+
+
+def test_ifca_chooses_by_training_loss_and_counts_what_choosing_costs() -> None:
+    run = feddag.run(feddag.Experiment(method="ifca", **QUICK))
+    scored, trained = run.result["samples_scored"], run.result["sample_passes"]
+    assert scored == 3 * trained  # three models on every sample, and one epoch of training
+    assert feddag.run(feddag.Experiment(method="fedavg", **QUICK)).result["samples_scored"] == 0
+
+
+# CFL ------------------------------------------------------------------------------------------------------------------
+
+
+def congruent_or_not(engine: FakeEngine, client: int, step: Train, current: Any) -> Any:
+    """Clients 0-2 pull one way, the others as far the other way; 5 a little apart from its own."""
+    start = engine.resolve(client, step.model, current)
+    names = sorted(start)
+    sign = 1.0 if client < 3 else -1.0
+    pulled = {name: value + sign * (name == names[0]) for name, value in start.items()}
+    if client == 5:
+        pulled[names[1]] = pulled[names[1]] + 0.5
+    return feddag.client.step.Result(weights=pulled)
+
+
+def test_cfl_splits_what_pulls_apart_and_its_second_split_names_the_right_clients() -> None:
+    engine = FakeEngine(dict.fromkeys(range(6), 10), answers={Train: congruent_or_not})
+    federation, cfl = started("cfl", engine, eps1=1e3, eps2=1.0, first_split=1)
+    one_round(federation, cfl)
+    assert set(cfl.clusters().values()) == {0}  # not before the first split is allowed
+    one_round(federation, cfl)
+    assert cfl.clusters() == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 1}
+    assert [event.kind for event in federation.events()] == ["split"]
+    one_round(federation, cfl)  # cluster 1 splits again: its clients are 3, 4 and 5, not positions 0, 1 and 2
+    assert len({cfl.clusters()[client] for client in (3, 4)}) == 1 != len(set(cfl.clusters().values()))
+    assert cfl.clusters()[5] not in (cfl.clusters()[3], cfl.clusters()[0])
+    assert set(cfl.clusters()) == set(range(6))
+
+
+def test_cfl_keeps_congruent_clients_together_and_waits_for_a_standstill() -> None:
+    engine = FakeEngine(dict.fromkeys(range(6), 10), answers={Train: congruent_or_not})
+    federation, cfl = started("cfl", engine, eps1=1e-3, eps2=1.0, first_split=0)
+    assert cfl.is_due(1, torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 0.0]]))
+    assert not cfl.is_due(1, torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]]))  # they still move, and together
+    assert not cfl.is_due(1, torch.tensor([[0.2, 0.0], [-0.2, 0.0], [0.0, 0.0]]))  # nobody pulls
+    assert not cfl.is_due(1, torch.tensor([[2.0, 0.0], [-2.0, 0.0]]))  # two are too few
+    engine.silent = {1}
+    cfl._settings = cfl.Settings(eps1=1e3, eps2=1.0, first_split=0)
+    one_round(federation, cfl)
+    assert 1 not in cfl.clusters() and len(cfl.clusters()) == 5  # it gave no update to be sorted by
+    engine.silent = set()
+    one_round(federation, cfl)
+    assert 1 in cfl.clusters()
+
+
+@pytest.mark.parametrize("angles", [(0, 10, 180, 190), (5, 170, 0, 200)])
+def test_the_parts_of_a_split_keep_the_most_alike_together(angles: tuple[int, ...]) -> None:
+    turned = torch.tensor([[np.cos(np.radians(a)), np.sin(np.radians(a))] for a in angles])
+    assert bipartition(turned) == [int(90 < angle < 270) for angle in angles]
+
+
+# Ditto ----------------------------------------------------------------------------------------------------------------
+
+
+def test_ditto_by_hand() -> None:
+    engine = FakeEngine(SAMPLES)
+    federation, ditto = started("ditto", engine, pull=0.3)
+    before = ditto.weights
+    one_round(federation, ditto, [0, 1])
+    assert moved(before, ditto.weights) == 1.75  # FedAvg's
+    common, personal = engine.jobs[0].steps
+    assert isinstance(common.model, Ref) and personal.anchors == (Anchor(common.model, 0.3),)
+    assert not personal.send and personal.model == (common.model, Own("personal"))
+    assert moved(before, engine.resolve(1, Own("personal"), {})) == 2  # the first from the common model
+    one_round(federation, ditto, [1])
+    assert moved(before, engine.resolve(1, Own("personal"), {})) == 4  # then from its own
+    assert ditto.model_of(3) == (ditto.weights, Own("personal"))
+
+
+# Real runs ------------------------------------------------------------------------------------------------------------
+
+QUICK = {"clients": 6, "groups": 3, "rounds": 4, "epochs": 1, "participation": 0.5, "workers": 1}
+SPLITTING = {"eps1": 100.0, "eps2": 0.01, "first_split": 1}
+RIVALS: Mapping[str, dict[str, Any]] = {"ifca": {}, "cfl": SPLITTING, "ditto": {}}
+
+
+def same(one: feddag.Run, other: feddag.Run) -> None:
+    skipped = ("seconds", "versions", "partition_checksum")
+    assert {k: v for k, v in one.result.items() if k not in skipped} == {
+        k: v for k, v in other.result.items() if k not in skipped
+    }
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_a_stopped_run_goes_on_as_if_never_stopped(name: str, tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(record: Any) -> None:
+        if record["round"] == 2:
+            raise Stop
+
+    experiment = feddag.Experiment(method=name, holdout=0.2, **QUICK, **RIVALS[name])
+    whole = feddag.run(experiment)
+    with pytest.raises(Stop):
+        feddag.run(experiment, tmp_path / "r", observer=stop)
+    resumed = feddag.run(experiment, tmp_path / "r", resume=True)
+    same(whole, resumed)
+    for client in range(6):
+        ours, theirs = whole.model(client).state_dict(), resumed.model(client).state_dict()
+        assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
+@pytest.mark.parametrize("name", RIVALS)
+def test_the_same_bytes_on_flowers_engine(name: str, tmp_path: Path, monkeypatch) -> None:
+    experiment = feddag.Experiment(method=name, **QUICK, **RIVALS[name])
+    there = run_on_nodes(experiment, tmp_path, monkeypatch)
+    here = feddag.run(experiment)
+    same(here, there)
+    if name == "cfl":
+        assert len(set(here.clusters or ())) > 1
+
+
+def test_ditto_serves_personal_models() -> None:
+    run = feddag.run(feddag.Experiment(method="ditto", **QUICK))
+    first, second = run.model(0).state_dict(), run.model(1).state_dict()
+    assert any(not torch.equal(value, second[name]) for name, value in first.items())
