@@ -61,6 +61,11 @@ def torch_train(model: nn.Module, x: Tensor, job: Job) -> np.ndarray:
     parameters = [p for p in model.parameters() if p.requires_grad]
     names = {id(p): name for name, p in model.named_parameters()}
     anchors = [torch.from_numpy((job.anchor or job.weights)[names[id(p)]]) for p in parameters]
+    strengths = {
+        id(p): job.proximal.get(name, 0.0) if isinstance(job.proximal, dict) else job.proximal
+        for name, part in part_names(model).items()
+        for p in part.parameters()
+    }
     sgd = torch.optim.SGD(parameters, job.lr, job.momentum, weight_decay=job.weight_decay)
     y = torch.from_numpy(job.y)
     losses = []
@@ -70,9 +75,9 @@ def torch_train(model: nn.Module, x: Tensor, job: Job) -> np.ndarray:
         each = functional.cross_entropy(model(x[index]), y[index], reduction="none")
         weight = torch.ones_like(each) if job.sample_weights is None else torch.from_numpy(job.sample_weights)[index]
         loss = (weight * each).sum() / weight.sum()
-        pull = sum(((p - a) ** 2).sum() for p, a in zip(parameters, anchors, strict=True))
+        pull = sum(strengths[id(p)] / 2 * ((p - a) ** 2).sum() for p, a in zip(parameters, anchors, strict=True))
         sgd.zero_grad()
-        (loss + job.proximal / 2 * pull).backward()
+        (loss + pull).backward()
         if job.clip is not None:
             nn.utils.clip_grad_norm_(parameters, job.clip)
         sgd.step()
@@ -133,6 +138,13 @@ def width(layers: nn.Module, shape: tuple[int, ...]) -> int:
     return layers(torch.zeros(1, *shape)).shape[1]
 
 
+def random_pull(rng: np.random.Generator, parts: tuple[str, ...]) -> float | dict[str, float]:
+    """The same for all parts, or of a strength of its own for some of them."""
+    if rng.random() < 0.7:
+        return float(rng.choice([0, 0.1]))
+    return {part: float(rng.choice([0, 0.1, 0.3])) for part in parts if rng.random() < 0.7}
+
+
 def random_case(seed: int, dtype: torch.dtype, steps: int) -> tuple[nn.Module, Tensor, Job]:
     """A random network with random samples and random settings of everything."""
     torch.manual_seed(seed)
@@ -169,7 +181,7 @@ def random_case(seed: int, dtype: torch.dtype, steps: int) -> tuple[nn.Module, T
         lr=0.02,
         momentum=float(rng.choice([0, 0.5, 0.9])),
         weight_decay=float(rng.choice([0, 0.01])),
-        proximal=float(rng.choice([0, 0.1])),
+        proximal=random_pull(rng, network.parts),
         anchor={name: value + real(0.01) for name, value in weights.items()} if rng.random() < 0.5 else None,
         clip=float(rng.choice([0.1, 1.0])) if rng.random() < 0.3 else None,
         sample_weights=rng.random(count).astype(real) + real(0.1) if rng.random() < 0.3 else None,

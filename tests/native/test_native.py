@@ -136,6 +136,7 @@ def test_scores_and_counts_agree_with_torch(seed: int) -> None:
     y = torch.from_numpy(job.y)
     hits = expected.argmax(1) == y
     losses = functional.cross_entropy(expected, y, reduction="none")
+    np.testing.assert_allclose(native.losses(job.network, job.weights, job.x, job.y), losses, rtol=1e-9, atol=1e-9)
     for label in range(classes):
         assert correct[label] == hits[y == label].sum()
         assert count[label] == (y == label).sum()

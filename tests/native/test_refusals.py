@@ -42,6 +42,8 @@ HOSTILE = {
     "no clip": ({"clip": 0.0}, "clip is 0.0"),
     "unknown part": ({"trainable": ("body",)}, "'body'"),
     "absent part": ({"trainable": ("secondary",)}, "'secondary'"),
+    "pull of an absent part": ({"proximal": {"secondary": 0.1}}, "proximal holds 'secondary'"),
+    "negative pull": ({"proximal": {"head": -0.1}}, "proximal is -0.1"),
     "sample weights": ({"sample_weights": -np.ones(5, np.float32)}, "sample_weights"),
     "huge kernel": (
         {"network": Network((Conv("c", 1, 2, 2**40), Flatten()), (Linear("h", 8, 3),))},
