@@ -69,6 +69,7 @@ def client_blocks(left: Left) -> dict[str, dict[ClientId, float | None]]:
 
 
 def holdings_section(left: Left) -> Section | None:
+    """How much of each class every client holds, as far as it is known."""
     counts, groups = left.counts(), left.clusters()
     if not counts:
         return None

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from feddag.report.diagnostics import FUSED, ComparedClients, compared_clients, taught_pairs
 from feddag.report.document import Section, drawn, section
 from feddag.report.figures import distances as figures
 from feddag.report.figures.graph import teaching
@@ -14,63 +14,90 @@ from feddag.report.left import Left
 from feddag.server.complement import demand_and_supply
 from feddag.weights import ClientId
 
-VIEWS = {"fused": "fused", "data": "data", "gradient": "gradient", "classes": "classes held"}
+VIEWS = {FUSED: "fused", "data": "data", "gradient": "gradient", "classes": "classes held"}
 
 
 def grouping_sections(left: Left) -> list[Section]:
-    """Who is with whom and why that many: only for a method that compares clients."""
-    known = left.evidence
-    if "distances" not in known or len(known["clients"]) < 2:
-        return []
-    labels, merges = [int(label) for label in known["labels"]], np.asarray(known["merges"], float)
-    names = [left.client_name(client) for client in known["clients"]]
-    leaves, _ = figures.tree_lines(merges, len(labels))
-    order = figures.in_cluster_order(known["clients"], labels, leaves)
-    condensed = {"fused": known["distances"], **known["views"]}
-    views = {VIEWS[name]: figures.distances_of(condensed[name], order) for name in VIEWS if name in condensed}
-    ordered = [labels[number] for number in order], [names[number] for number in order]
+    """Who is near whom, why that many clusters, and what was weighed: of each what the method told."""
+    told = compared_clients(left.evidence, left.clusters())
+    names = [left.client_name(client) for client in told.clients]
+    leaves = [] if told.merges is None else figures.tree_lines(told.merges, len(names))[0]
+    order = figures.in_cluster_order(told.clients, told.labels, leaves)
+    made = [_nearness(told, names, order), _number_of_clusters(told, names), _fusion(told, names, order)]
+    return [part for part in made if part]
+
+
+def _nearness(told: ComparedClients, names: Sequence[str], order: Sequence[int]) -> Section | None:
+    if not told.distances:
+        return None
+    usual = list(VIEWS)
+    known = sorted(told.distances, key=lambda name: usual.index(name) if name in usual else len(usual))
+    views = {VIEWS.get(name, name): figures.distances_of(told.distances[name], order) for name in known}
     choices = [{"label": view, "visible": [view == other for other in views]} for view in views]
-    matrix = figures.proximity(views, *ordered)
-    many, beyond_chance = len(labels) > MOST_ROWS, float(np.nanmin(known["distances"])) < 0
+    matrix = figures.proximity(views, [told.labels[n] for n in order], [names[n] for n in order])
+    clustered = " A square block on the diagonal is a cluster whose members are alike." if told.clusters else ""
+    gaps = any(np.isnan(values).any() for values in told.distances.values())
     text = (
-        "Each row and each column is a client; dark is near. A square block on the diagonal is a cluster whose members"
-        " are alike. Gaps are pairs that a view can say nothing about."
-        + (" Distances are counted beyond chance: like clients scatter around 0." if beyond_chance else "")
-        + (" Neighbouring clients are drawn as one cell with their mean." if many else "")
+        f"Each row and each column is a client; dark is near.{clustered}"
+        + (" Gaps are pairs that a view can say nothing about." if gaps else "")
+        + (" Distances are counted beyond chance: like clients scatter around 0." if _beyond_chance(told) else "")
+        + (" Neighbouring clients are drawn as one cell with their mean." if len(names) > MOST_ROWS else "")
     )
-    figure = drawn(
-        "proximity", "distances between clients", matrix, square=True, choices={"label": "distance by", "of": choices}
-    )
-    made = [section("proximity-matrix", "Who is near whom", text, figures=[figure])]
-    chosen, count = float(known["threshold"]), len(set(labels))
-    finite = np.asarray(known["distances"], float)
-    low, high = float(np.nanmin(finite)), float(np.nanmax(finite))
-    scaled = min(1.0, max(0.0, (chosen - low) / max(high - low, 1e-30)))
-    curve = np.asarray(known["candidates"], float).reshape(-1, 3)
-    tree = drawn("dendrogram", "tree of merges with the cut", figures.dendrogram(merges, labels, chosen, names))
-    alpha = drawn("alpha", "loss and clusters against alpha", figures.thresholds(curve, scaled, count))
-    text = (
-        "The most alike merge first. Whatever has merged below the dashed line is one cluster. The second figure"
-        " shows what other thresholds would have given: their loss is low where clusters are tight and few. The chosen"
-        " α* lies amid a range in which the number of clusters stays the same"
-        + (", above the scatter of like clients." if beyond_chance else ".")
-    )
-    made.append(section("number", "Why that many clusters", text, figures=[tree, alpha]))
-    if known["weights"]:
-        weights = {VIEWS[name]: np.asarray(values)[order] for name, values in known["weights"].items()}
-        text = "How much each view had to say in the fused distance: the clearer it tells clients apart, the more."
-        figure = drawn("weights", "weights of the views", figures.fusion_weights(weights, *ordered))
-        made.append(section("fusion", "What the distance is made of", text, figures=[figure]))
-    return made
+    options = {"choices": {"label": "distance by", "of": choices}} if len(choices) > 1 else {}
+    figure = drawn("proximity", "distances between clients", matrix, square=True, **options)
+    return section("proximity-matrix", "Who is near whom", text, figures=[figure])
+
+
+def _beyond_chance(told: ComparedClients) -> bool:
+    """Whether distances are what exceeds chance: only such can be below 0."""
+    fused = told.distances.get(FUSED)
+    return fused is not None and bool((fused < 0).any())
+
+
+def _number_of_clusters(told: ComparedClients, names: Sequence[str]) -> Section | None:
+    """The tree of merges with the cut, and other thresholds."""
+    drawings, sentences = [], []
+    if told.merges is not None:
+        tree = figures.dendrogram(told.merges, told.labels, told.threshold, names)
+        drawings.append(drawn("dendrogram", "tree of merges with the cut", tree))
+        cut = " Whatever has merged below the dashed line is one cluster." if told.threshold is not None else ""
+        sentences.append(f"The most alike merge first.{cut}")
+    if told.candidates is not None:
+        alpha = told.scaled_threshold()
+        curve = figures.thresholds(told.candidates, alpha, told.clusters)
+        drawings.append(drawn("alpha", "loss and clusters against alpha", curve))
+        which = "The second figure" if told.merges is not None else "The figure"
+        sentences.append(
+            f"{which} shows what other thresholds would have given: their loss is low where clusters are tight and few."
+        )
+        if alpha is not None:
+            above = ", above the scatter of like clients" if _beyond_chance(told) else ""
+            scatter = f" ({told.noise:.3f})" if above and told.noise is not None else ""
+            sentences.append(
+                f"The chosen α* lies amid a range in which the number of clusters stays the same{above}{scatter}."
+            )
+    if not drawings:
+        return None
+    return section("number", "Why that many clusters", " ".join(sentences), figures=drawings)
+
+
+def _fusion(told: ComparedClients, names: Sequence[str], order: Sequence[int]) -> Section | None:
+    if not told.weights:
+        return None
+    weights = {VIEWS.get(name, name): values[order] for name, values in told.weights.items()}
+    bars = figures.fusion_weights(weights, [told.labels[n] for n in order], [names[n] for n in order])
+    text = "How much each view counts in the fused distance: the more clearly it tells clients apart, the more."
+    figure = drawn("weights", "weights of the views", bars)
+    return section("fusion", "What the distance is made of", text, figures=[figure])
 
 
 def teaching_section(left: Left) -> Section | None:
     """The complementarity graph, with what flows along each edge."""
-    edges, groups, counts = left.evidence.get("graph"), left.clusters(), left.counts()
-    if not edges or not groups:
-        return None
+    groups, counts = left.clusters(), left.counts()
     sizes = {group: list(groups.values()).count(group) for group in sorted(set(groups.values()))}
-    edges = [(int(p), int(q)) for p, q in edges if p in sizes and q in sizes]
+    edges = [(p, q) for p, q in taught_pairs(left.evidence) if p in sizes and q in sizes]
+    if not edges:
+        return None
     said = {(p, q): supplied(p, q, groups, counts, left.class_names()) for p, q in edges}
     scores = left.evidence.get("scores")
     weighed = [(p, q, _score(scores, p, q), said[p, q]) for p, q in edges]
@@ -90,10 +117,12 @@ def teaching_section(left: Left) -> Section | None:
     return section("teaching", "Who learns from whom", text, figures=[figure], table=table)
 
 
-def _score(scores: NDArray[Any] | None, learner: int, source: int) -> float | None:
-    if scores is None or max(learner, source) >= len(scores):
-        return None  # a cluster that came later
-    return float(scores[learner, source])
+def _score(scores: Any, learner: int, source: int) -> float | None:
+    """The weight of an edge; None of a cluster that came later than the scores."""
+    known = np.asarray(() if scores is None else scores, float)
+    if known.ndim != 2 or learner >= known.shape[0] or source >= known.shape[1]:
+        return None
+    return float(known[learner, source]) if np.isfinite(known[learner, source]) else None
 
 
 def supplied(

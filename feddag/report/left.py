@@ -12,6 +12,7 @@ from feddag.data.partitions import Partition
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.records import ResultRecord, RoundRecord
+from feddag.report.diagnostics import NO_CLUSTER, compared_clients
 from feddag.runner.directory import DamagedError, RunDirectory, load_tree
 from feddag.weights import ClientId
 
@@ -47,21 +48,22 @@ class Left:
         for record in self.history[-1:]:
             if record["clusters"] is not None:
                 return _grouped(record["clients"], record["clusters"])
-        labels = self.evidence.get("labels", ())
-        return {client: int(label) for client, label in zip(self.evidence.get("clients", ()), labels, strict=True)}
+        told = compared_clients(self.evidence, {})
+        return _grouped(told.clients, (None if label == NO_CLUSTER else label for label in told.labels))
 
     def counts(self) -> dict[ClientId, list[int]]:
         """How many samples of each class each client holds: from the data, or as the client said."""
-        known = self.evidence.get("class_counts")
-        if known is not None:
-            return dict(enumerate(np.asarray(known, np.int64).tolist()))
-        told = self.evidence.get("counts", {})
-        return {client: np.asarray(counts, np.int64).tolist() for client, counts in sorted(told.items())}
+        known, told = self.evidence.get("class_counts"), self.evidence.get("counts") or {}
+        by_client = sorted(told.items()) if known is None else enumerate(known)
+        found = {client: np.asarray(counts, np.int64).tolist() for client, counts in by_client}
+        classes = max(map(len, found.values()), default=0)
+        return {client: counts + [0] * (classes - len(counts)) for client, counts in found.items() if classes}
 
     def class_names(self) -> list[str]:
         """What the classes are called; their numbers where they have no names."""
-        held = next(iter(self.counts().values()), [])
-        names = self.evidence.get("classes") or map(str, range(len(held)))
+        held = len(next(iter(self.counts().values()), []))
+        told = [str(name) for name in self.evidence.get("classes") or ()]
+        names = [*told[:held], *map(str, range(len(told), held))]
         return [f"class {name}" if name.isdigit() else name for name in names]
 
     def client_name(self, client: ClientId) -> str:

@@ -21,15 +21,17 @@ LONGEST_NAME = 28
 def colour(number: int) -> str:
     """The colour of a cluster (or of a method in a comparison), the same in every figure.
 
-    >>> colour(0) == colour(8), colour(0) == colour(1)
-    (True, False)
+    A negative number stands for no cluster.
+
+    >>> colour(0) == colour(8), colour(0) == colour(1), colour(-1) == GREY
+    (True, False, True)
     """
-    return PALETTE[number % len(PALETTE)]
+    return PALETTE[number % len(PALETTE)] if number >= 0 else GREY
 
 
 def symbol(number: int) -> str:
     """Tells clusters of the same colour apart."""
-    return SYMBOLS[number // len(PALETTE) % len(SYMBOLS)]
+    return SYMBOLS[max(0, number) // len(PALETTE) % len(SYMBOLS)]
 
 
 def faint(number: int) -> str:

@@ -46,6 +46,7 @@ def client_scores(
 ) -> Figure:
     """Every client's accuracy, cluster by cluster and from worst to best."""
     order = sorted(scores, key=lambda client: (groups.get(client, -1), scores[client]))
+    title = "clients, cluster by cluster, worst first" if groups else "clients, worst first"
     return {
         "data": [
             {
@@ -65,7 +66,7 @@ def client_scores(
         "layout": {
             "height": 340,
             "xaxis": {
-                **{"title": {"text": "clients, cluster by cluster, worst first"}, "showticklabels": False},
+                **{"title": {"text": title}, "showticklabels": False},
                 **{"showgrid": False, "zeroline": False},
             },
             "yaxis": {"title": {"text": "balanced accuracy"}, "range": from_worst(list(scores.values()))},

@@ -38,8 +38,9 @@ def proximity(views: Mapping[str, NDArray[Any]], labels: Sequence[int], names: S
         ticks = row_names(names, block)
         data.append(
             {
-                **{"type": "heatmap", "z": packed(small), "x": ticks, "y": ticks, "colorscale": SCALE, "name": view},
-                **{"visible": number == 0, "hovertemplate": "%{x}<br>%{y}<br>distance %{z:.3f}<extra></extra>"},
+                **{"type": "heatmap", "z": packed(small), "x": ticks, "y": ticks, "colorscale": SCALE},
+                **{"name": plain(view), "visible": number == 0},
+                "hovertemplate": "%{x}<br>%{y}<br>distance %{z:.3f}<extra></extra>",
                 "colorbar": {"title": {"text": "distance", "side": "right"}, "thickness": 14},
             }
         )
@@ -53,12 +54,13 @@ def proximity(views: Mapping[str, NDArray[Any]], labels: Sequence[int], names: S
         "ticks": "",
     }
     beyond = rows - 0.5 + STRIP * rows
+    title = "client, cluster by cluster" if max(labels) >= 0 else "client"
     return {
         "data": data,
         "layout": {
             **{"height": 660, "shapes": shapes, "annotations": notes, "margin": {"l": 90, "r": 20, "t": 30, "b": 60}},
             "xaxis": {
-                **{**shown, "title": {"text": "client, cluster by cluster"}, "constrain": "domain"},
+                **{**shown, "title": {"text": title}, "constrain": "domain"},
                 "range": [-0.5 - STRIP * rows, beyond],
             },
             "yaxis": {**shown, "range": [beyond, -0.5], "scaleanchor": "x", "constrain": "domain"},
@@ -66,9 +68,10 @@ def proximity(views: Mapping[str, NDArray[Any]], labels: Sequence[int], names: S
     }
 
 
-def tree_lines(
-    merges: NDArray[np.float64], clients: int
-) -> tuple[list[int], list[tuple[int, list[float], list[float]]]]:
+Bracket = tuple[int, list[float], list[float]]
+
+
+def tree_lines(merges: NDArray[np.float64], clients: int) -> tuple[list[int], list[Bracket]]:
     """The leaves from left to right, and for each merge its number and the corners of the bracket that draws it.
 
     >>> tree_lines(np.array([[0, 2, 1.0, 2], [1, 3, 4.0, 3]]), 3)
@@ -90,10 +93,41 @@ def tree_lines(
     return leaves, brackets
 
 
-def dendrogram(merges: NDArray[np.float64], labels: Sequence[int], threshold: float, names: Sequence[str]) -> Figure:
+def dendrogram(
+    merges: NDArray[np.float64], labels: Sequence[int], threshold: float | None, names: Sequence[str]
+) -> Figure:
     """Which clients merge at which distance; a branch whose clients are one cluster has its colour."""
     leaves, brackets = tree_lines(merges, len(labels))
-    of_node: list[int] = [int(label) for label in labels]
+    bottom = min(0.0, float(merges[:, 2].min(initial=0.0)))
+    few = len(leaves) <= MOST_LABELS
+    clusters = [f"<br>cluster {labels[leaf]}" if labels[leaf] >= 0 else "" for leaf in leaves]
+    marks = {
+        **{"x": [*range(len(leaves))], "y": [bottom] * len(leaves), "mode": "markers", "showlegend": False},
+        "text": [f"{plain(names[leaf])}{cluster}" for leaf, cluster in zip(leaves, clusters, strict=True)],
+        "hovertemplate": "%{text}<extra></extra>",
+        "marker": {
+            **{"size": 8 if len(leaves) <= 100 else 4, "color": [colour(labels[leaf]) for leaf in leaves]},
+            "symbol": [symbol(labels[leaf]) for leaf in leaves],
+        },
+    }
+    return {
+        "data": [*_branches(merges, labels, brackets), marks],
+        "layout": {
+            "height": 420,
+            **({} if threshold is None else _cut(threshold)),
+            "xaxis": {
+                **{"showgrid": False, "zeroline": False, "automargin": True, "tickvals": [*range(len(leaves))]},
+                **{"ticktext": [plain(names[leaf]) for leaf in leaves], "showticklabels": few},
+                **({} if few else {"title": {"text": "clients"}}),
+            },
+            "yaxis": {"title": {"text": "distance at which they merge"}, "zeroline": False},
+        },
+    }
+
+
+def _branches(merges: NDArray[np.float64], labels: Sequence[int], brackets: Sequence[Bracket]) -> list[dict[str, Any]]:
+    """One trace for each cluster, and a grey one for what joins clusters."""
+    of_node = [int(label) for label in labels]
     for one, other in merges[:, :2].astype(int):
         of_node.append(of_node[one] if of_node[one] == of_node[other] else -1)
     lines: dict[int, tuple[list[float | None], list[float | None]]] = {}
@@ -101,49 +135,26 @@ def dendrogram(merges: NDArray[np.float64], labels: Sequence[int], threshold: fl
         xs, ys = lines.setdefault(of_node[len(labels) + number], ([], []))
         xs += [*x, None]
         ys += [*y, None]
-    data: list[dict[str, Any]] = [
+    return [
         {
             **{"x": xs, "y": ys, "mode": "lines", "hoverinfo": "skip"},
             **{"name": "between clusters" if group < 0 else f"cluster {group}", "showlegend": False},
-            "line": {"width": 1.5, "color": GREY if group < 0 else colour(group)},
+            "line": {"width": 1.5, "color": colour(group)},
         }
         for group, (xs, ys) in sorted(lines.items())
     ]
-    bottom = min(0.0, float(merges[:, 2].min(initial=0.0)))
-    data.append(
-        {
-            **{"x": [*range(len(leaves))], "y": [bottom] * len(leaves), "mode": "markers", "showlegend": False},
-            "text": [f"{plain(names[leaf])}<br>cluster {labels[leaf]}" for leaf in leaves],
-            "hovertemplate": "%{text}<extra></extra>",
-            "marker": {
-                **{"size": 8 if len(leaves) <= 100 else 4, "color": [colour(labels[leaf]) for leaf in leaves]},
-                "symbol": [symbol(labels[leaf]) for leaf in leaves],
-            },
-        }
-    )
+
+
+def _cut(threshold: float) -> dict[str, Any]:
+    where = {"xref": "paper", "x": 1, "xanchor": "right", "y": threshold, "yanchor": "bottom"}
     return {
-        "data": data,
-        "layout": {
-            "height": 420,
-            "shapes": [line(xref="paper", x0=0, x1=1, y0=threshold, y1=threshold, dash="dash", width=2)],
-            "annotations": [
-                {
-                    **{"xref": "paper", "x": 1, "xanchor": "right", "y": threshold, "yanchor": "bottom"},
-                    **{"text": f"cut at {threshold:.3f}", "showarrow": False},
-                }
-            ],
-            "xaxis": {
-                **{"showgrid": False, "zeroline": False, "automargin": True, "tickvals": [*range(len(leaves))]},
-                **{"ticktext": [plain(names[leaf]) for leaf in leaves], "showticklabels": len(leaves) <= MOST_LABELS},
-                **({} if len(leaves) <= MOST_LABELS else {"title": {"text": "clients"}}),
-            },
-            "yaxis": {"title": {"text": "distance at which they merge"}, "zeroline": False},
-        },
+        "shapes": [line(xref="paper", x0=0, x1=1, y0=threshold, y1=threshold, dash="dash", width=2)],
+        "annotations": [{**where, "text": f"cut at {threshold:.3f}", "showarrow": False}],
     }
 
 
-def thresholds(candidates: NDArray[np.float64], chosen: float, clusters: int) -> Figure:
-    """Loss and number of clusters against alpha, with the chosen alpha."""
+def thresholds(candidates: NDArray[np.float64], chosen: float | None, clusters: int) -> Figure:
+    """Loss and number of clusters against alpha, with the chosen alpha where it is known."""
     alphas, found, losses = (candidates[:, column].tolist() for column in range(3))
     return {
         "data": [
@@ -159,13 +170,7 @@ def thresholds(candidates: NDArray[np.float64], chosen: float, clusters: int) ->
         ],
         "layout": {
             **{"height": 380, "legend": LEGEND | {"y": 1.12}},
-            "shapes": [line(yref="paper", x0=chosen, x1=chosen, y0=0, y1=1, dash="dash", width=2)],
-            "annotations": [
-                {
-                    **{"x": chosen, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False},
-                    "text": f"α* = {chosen:.2f}: {clusters} clusters",
-                }
-            ],
+            **({} if chosen is None else _chosen(chosen, clusters)),
             "xaxis": {"title": {"text": "threshold α (distances scaled to 0 … 1)"}, "range": [0, 1.02]},
             "yaxis": {"title": {"text": "loss"}, "rangemode": "tozero"},
             "yaxis2": {
@@ -173,6 +178,15 @@ def thresholds(candidates: NDArray[np.float64], chosen: float, clusters: int) ->
                 **{"showgrid": False, "tickmode": "auto", "automargin": True},
             },
         },
+    }
+
+
+def _chosen(alpha: float, clusters: int) -> dict[str, Any]:
+    text = f"α* = {alpha:.2f}" + (f": {clusters} clusters" if clusters else "")
+    where = {"x": alpha, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False}
+    return {
+        "shapes": [line(yref="paper", x0=alpha, x1=alpha, y0=0, y1=1, dash="dash", width=2)],
+        "annotations": [{**where, "text": text}],
     }
 
 
@@ -184,15 +198,16 @@ def fusion_weights(weights: Mapping[str, NDArray[Any]], labels: Sequence[int], n
         weights = {
             view: np.array([values[member[group]].mean() for group in groups]) for view, values in weights.items()
         }
-        rows = [f"cluster {group}" for group in groups]
+        rows = [f"cluster {group}" if group >= 0 else "in no cluster" for group in groups]
     else:
         rows = [plain(name) for name in names]
     patterns = ("", "/", ".")
     return {
         "data": [
             {
-                **{"type": "bar", "x": rows, "y": [round(float(v), 4) for v in values], "name": view},
-                **{"hovertemplate": "%{x}<br>%{fullData.name} %{y:.0%}<extra></extra>"},
+                **{"type": "bar", "x": rows, "name": plain(view)},
+                "y": [round(float(value), 4) if np.isfinite(value) else None for value in values],
+                "hovertemplate": "%{x}<br>%{fullData.name} %{y:.0%}<extra></extra>",
                 "marker": {"pattern": {"shape": patterns[number % 3], "fgopacity": 0.5}},
             }
             for number, (view, values) in enumerate(weights.items())
