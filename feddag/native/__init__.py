@@ -4,6 +4,7 @@ It is optional: where no compiler was found at installation `available()` is fal
 """
 
 import importlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -153,7 +154,7 @@ def samples(x: Tensor) -> Array:
     >>> samples(torch.zeros(5, 3, 8, 9)).shape, samples(torch.zeros(5, 128, 6)).shape
     ((5, 8, 9, 3), (5, 768))
     """
-    return np.ascontiguousarray(x.permute(0, 2, 3, 1) if x.ndim == 4 else x.reshape(len(x), -1))
+    return np.ascontiguousarray(x.permute(0, 2, 3, 1) if x.ndim == 4 else x.reshape(len(x), math.prod(x.shape[1:])))
 
 
 def fma_peak(threads: int) -> float | None:
