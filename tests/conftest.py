@@ -13,7 +13,7 @@ from feddag.data.clients import ClientData, lay_out
 from feddag.data.datasets import Dataset
 from feddag.data.partitions import Partition
 from feddag.data.shifts import Shift
-from feddag.engines.worker import Workplace
+from feddag.engines.worker import WorkerConfig
 from feddag.models import ModelSpec
 
 torch.set_num_threads(1)
@@ -52,15 +52,15 @@ def small_data(small_dataset: Dataset, small_partition: Partition) -> ClientData
 
 
 @pytest.fixture
-def place() -> Workplace:
-    return Workplace(ModelSpec("mlp", (1, 4, 4), 3), LocalSettings(epochs=2, batch_size=4, lr=0.05), seed=0)
+def worker_config() -> WorkerConfig:
+    return WorkerConfig(ModelSpec("mlp", (1, 4, 4), 3), LocalSettings(epochs=2, batch_size=4, lr=0.05), seed=0)
 
 
 @pytest.fixture
-def native_place(place: Workplace) -> Workplace:
+def native_worker_config(worker_config: WorkerConfig) -> WorkerConfig:
     if not native.available():
         pytest.skip(native.reason())
-    return replace(place, network=native.describe(place.model.build(), place.model.shape))
+    return replace(worker_config, network=native.describe(worker_config.model.build(), worker_config.model.shape))
 
 
 @pytest.fixture

@@ -33,9 +33,9 @@ def test_the_contract_itself_knows_no_samples() -> None:
     assert not forbidden_imports(PACKAGE / "federation.py")
 
 
-def test_nothing_a_method_is_given_leads_to_samples(small_data, place) -> None:
-    engine = LocalEngine(small_data, place, workers=1)
-    federation = Federation(engine, place.model, seed=0, participation=1.0)
+def test_nothing_a_method_is_given_leads_to_samples(small_data, worker_config) -> None:
+    engine = LocalEngine(small_data, worker_config, workers=1)
+    federation = Federation(engine, worker_config.model, seed=0, participation=1.0)
     public = {
         name: value for name in dir(federation) if not name.startswith("_") for value in [getattr(federation, name)]
     }

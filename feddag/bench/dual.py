@@ -15,7 +15,7 @@ from feddag.client.step import to_tensor
 from feddag.client.trainer import LocalSettings
 from feddag.data.clients import ClientData
 from feddag.engines.local import LocalEngine
-from feddag.engines.worker import Workplace
+from feddag.engines.worker import WorkerConfig
 from feddag.federation import Federation
 from feddag.methods.feddag import FedDAG
 from feddag.methods.feddag.settings import SharingSettings
@@ -57,8 +57,8 @@ def _measure(data: ClientData, batch_size: int, repeat: int) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         ways: dict[str, Callable[[], None]] = {
             "naive": _naive(data, batch_size),
-            "torch": _feddag(stack, data, Workplace(SPEC, settings, 0)),
-            **({"native": _feddag(stack, data, Workplace(SPEC, settings, 0, network))} if network else {}),
+            "torch": _feddag(stack, data, WorkerConfig(SPEC, settings, 0)),
+            **({"native": _feddag(stack, data, WorkerConfig(SPEC, settings, 0, network))} if network else {}),
         }
         for repetition in range(repeat + 1):  # the first warms up
             for way, one_round in ways.items():
@@ -73,8 +73,8 @@ def _measure(data: ClientData, batch_size: int, repeat: int) -> dict[str, Any]:
     return {"batch_size": batch_size, "load": load, **medians, **ratios, "seconds": seconds}
 
 
-def _feddag(stack: contextlib.ExitStack, data: ClientData, place: Workplace) -> Callable[[], None]:
-    engine = LocalEngine(data, place, CORES)
+def _feddag(stack: contextlib.ExitStack, data: ClientData, config: WorkerConfig) -> Callable[[], None]:
+    engine = LocalEngine(data, config, CORES)
     stack.callback(engine.close)
     federation = Federation(engine, SPEC, 0, 1.0)
     method = FedDAG(SharingSettings(balanced=False, classifier="source"))

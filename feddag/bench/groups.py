@@ -87,10 +87,10 @@ def experiment_of(setting: str, dataset: str, seed: int) -> Experiment:
 
 def signatures_of(experiment: Experiment, sign: dict[str, Any] | None = None) -> tuple[list[Signature], list[int]]:
     """Every client's signature, and the true groups."""
-    dataset, partition, place = prepare(experiment)
-    engine = LocalEngine(lay_out(dataset, partition, experiment.seed), place, CORES)
+    dataset, partition, config = prepare(experiment)
+    engine = LocalEngine(lay_out(dataset, partition, experiment.seed), config, CORES)
     try:
-        federation = Federation(engine, place.model, experiment.seed, 1.0)
+        federation = Federation(engine, config.model, experiment.seed, 1.0)
         start = federation.put(federation.initial_weights())
         step = Sign(start, **({"steps": 20, "sparsity": 0.02, "send": False} | (sign or {})))
         replies = federation.ask(Job(client, step) for client in federation.clients)

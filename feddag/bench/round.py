@@ -36,7 +36,7 @@ from feddag.client.trainer import LocalSettings, TorchTrainer
 from feddag.data.clients import ClientData
 from feddag.data.datasets import load
 from feddag.engines.local import LocalEngine
-from feddag.engines.worker import Workplace
+from feddag.engines.worker import WorkerConfig
 from feddag.errors import FeddagError
 from feddag.federation import Federation
 from feddag.files import write_atomically
@@ -120,7 +120,7 @@ def _measure(
     def run(name: str, folder: Path) -> Outcome:
         if name in peers.PEERS:
             return _peer(name, folder, rounds)
-        return _feddag(data, Workplace(spec, settings, 0), name == YARDSTICK, rounds)
+        return _feddag(data, WorkerConfig(spec, settings, 0), name == YARDSTICK, rounds)
 
     before = loss(first)
     rows = []
@@ -147,14 +147,14 @@ def _measure(
     return rows
 
 
-def _feddag(data: ClientData, place: Workplace, natively: bool, rounds: int) -> Outcome:
-    network = native_network(place.model) if natively else None
+def _feddag(data: ClientData, config: WorkerConfig, natively: bool, rounds: int) -> Outcome:
+    network = native_network(config.model) if natively else None
     if natively and network is None:
         raise SkippedError("there is no native trainer here")
     clock = peers.Clock()
-    engine = LocalEngine(data, Workplace(place.model, place.settings, place.seed, network), CORES)
+    engine = LocalEngine(data, WorkerConfig(config.model, config.settings, config.seed, network), CORES)
     try:
-        federation = Federation(engine, place.model, place.seed, participation=1.0)
+        federation = Federation(engine, config.model, config.seed, participation=1.0)
         method = FedAvg(MethodSettings())
         method.start(federation)
         for number in range(1, rounds + 1):

@@ -35,7 +35,7 @@ from feddag.client.train import Train
 from feddag.client.trainer import LocalSettings
 from feddag.data.clients import ClientData
 from feddag.engines.local import LocalEngine
-from feddag.engines.worker import Workplace
+from feddag.engines.worker import WorkerConfig
 from feddag.errors import FeddagError, nearest
 from feddag.federation import Job
 from feddag.models import Dropout, ModelSpec
@@ -172,13 +172,13 @@ def _measure(name: str, data: ClientData, batch_size: int, repeat: int) -> dict[
     core_seconds: dict[str, list[float]] = {}
     load = round(os.getloadavg()[0], 2)
     with contextlib.ExitStack() as stack:
-        places = {"torch": Workplace(spec, settings, 0)}
+        configs = {"torch": WorkerConfig(spec, settings, 0)}
         if network:
-            places["native"] = Workplace(spec, settings, 0, network)
+            configs["native"] = WorkerConfig(spec, settings, 0, network)
         naive = _naive(spec, data, start, batch_size)
-        engines = {way: _engine(stack, data, place, start, CORES) for way, place in places.items()}
+        engines = {way: _engine(stack, data, config, start, CORES) for way, config in configs.items()}
         ways = {"naive": naive, **engines, "central": _central(spec, data, start)}
-        alone = {"naive": naive} | {way: _engine(stack, data, place, start, 1) for way, place in places.items()}
+        alone = {"naive": naive} | {way: _engine(stack, data, config, start, 1) for way, config in configs.items()}
         for repetition in range(repeat + 1):  # the first warms up, on a few clients
             for way, train in ways.items():
                 torch.set_num_threads(threads if way in ("naive", "central") else 1)
@@ -238,8 +238,8 @@ def _central(spec: ModelSpec, data: ClientData, start: Weights) -> Way:
     return train
 
 
-def _engine(stack: contextlib.ExitStack, data: ClientData, place: Workplace, start: Weights, workers: int) -> Way:
-    engine = LocalEngine(data, place, workers)
+def _engine(stack: contextlib.ExitStack, data: ClientData, config: WorkerConfig, start: Weights, workers: int) -> Way:
+    engine = LocalEngine(data, config, workers)
     stack.callback(engine.close)
 
     def train(clients: Sequence[int]) -> None:

@@ -28,7 +28,7 @@ from feddag.engines.flower.wire import (
     write_refusal,
     write_reply,
 )
-from feddag.engines.worker import Done, Work, Worker, Workplace
+from feddag.engines.worker import Done, Work, Worker, WorkerConfig
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
 from feddag.federation import Job, Reply
@@ -153,7 +153,7 @@ def do(order: Order, node: Node, experiment: Experiment, task: Task) -> Reply:
     """Do a job with the samples and the memory of this node."""
     torch.set_num_threads(node.threads)
     model = task.model(experiment)
-    place = Workplace(model, experiment.local, experiment.seed, native_network(model, experiment.trainer))
+    config = WorkerConfig(model, experiment.local, experiment.seed, native_network(model, experiment.trainer))
     data = read_site(node, task)
 
     def fetch(ref: Ref) -> Weights:
@@ -162,7 +162,7 @@ def do(order: Order, node: Node, experiment: Experiment, task: Task) -> Reply:
     envelope = order.envelope
     moment = (envelope.round, envelope.exchange)
     memory = Memory(node.state / envelope.run / f"client-{node.client:06d}")
-    done = Worker(data, place, fetch).do(Work(Job(node.client, order.steps), memory.recall(moment), moment))
+    done = Worker(data, config, fetch).do(Work(Job(node.client, order.steps), memory.recall(moment), moment))
     assert isinstance(done, Done)
     if done.state is not None:
         memory.remember(moment, done.state)

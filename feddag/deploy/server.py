@@ -47,8 +47,8 @@ def _setting(experiment: Experiment, task: Task, terms: Terms, files: RunDirecto
         raise FeddagError(f"run config minimum = {terms.minimum} is not allowed: there are {clients} clients at most")
     trainer = f"{experiment.trainer}, on Flower nodes"
     if files.partition.exists():
-        dataset, partition, place = prepare(experiment)
-        return replace(setting_of(dataset, partition, place), trainer=trainer, minimum=terms.minimum)
+        dataset, partition, config = prepare(experiment)
+        return replace(setting_of(dataset, partition, config), trainer=trainer, minimum=terms.minimum)
     if experiment.method_class.needs_truth:
         raise FeddagError(f"method = '{experiment.method}' needs true groups, and a real federation has none")
     return Setting(task.model(experiment), trainer, clients, minimum=terms.minimum)

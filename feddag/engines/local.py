@@ -9,7 +9,7 @@ from torch import Tensor
 from feddag.client.step import Result
 from feddag.data.clients import ClientData
 from feddag.engines.pools import hire
-from feddag.engines.worker import Done, Score, Work, Workplace
+from feddag.engines.worker import Done, Score, Work, WorkerConfig
 from feddag.federation import Engine, Job, Reply
 from feddag.weights import ClientId, ModelSource, Own, Ref, Source, Weights, digest, kept, nbytes, overlaid
 
@@ -24,19 +24,19 @@ class LocalEngine(Engine):
     """
 
     def __init__(
-        self, data: ClientData, place: Workplace, workers: int = 1, drift: tuple[int, ClientData] | None = None
+        self, data: ClientData, config: WorkerConfig, workers: int = 1, drift: tuple[int, ClientData] | None = None
     ) -> None:
         """With `drift` = (round, data), clients hold those data from that round on."""
         self._data, self._drift = data, drift
-        self._place, self._workers = place, workers
-        self._parameters = sum(weights.numel() for weights in place.model.build().state_dict().values())
+        self._config, self._workers = config, workers
+        self._parameters = sum(weights.numel() for weights in config.model.build().state_dict().values())
         self._states: dict[ClientId, tuple[int, Weights]] = {}
         self._scores: dict[Score, Tensor] = {}
         self._handed: dict[Ref, Weights] = {}  # in this round
         # One thread per worker: sums then run in one order whatever the number of cores.
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
-        self._crew = hire(data, place, workers)
+        self._crew = hire(data, config, workers)
 
     def population(self) -> tuple[ClientId, ...]:
         return tuple(range(len(self._data.offsets) - 1))
@@ -68,7 +68,7 @@ class LocalEngine(Engine):
             self._data, self._drift = self._drift[1], None
             self._scores = {}
             self._crew.close()
-            self._crew = hire(self._data, self._place, self._workers)
+            self._crew = hire(self._data, self._config, self._workers)
 
     def states(self) -> dict[ClientId, tuple[int, Weights]]:
         return dict(self._states)
@@ -127,6 +127,6 @@ class LocalEngine(Engine):
     def _is_small(self, works: Sequence[Work | Score], costs: Sequence[int]) -> bool:
         samples: float = sum(costs) / max(1, len(costs))
         if works and isinstance(works[0], Work):
-            local = self._place.settings
+            local = self._config.settings
             samples = samples * local.epochs if local.steps is None else local.steps * local.batch_size
         return bool(samples * self._parameters < SMALL_JOB)

@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from feddag.data.clients import ClientData
-from feddag.engines.worker import Done, Score, Work, Worker, Workplace
+from feddag.engines.worker import Done, Score, Work, Worker, WorkerConfig
 from feddag.weights import Ref, Weights
 
 TRIES = 3  # how often a job is run whose worker dies
@@ -32,19 +32,19 @@ SHARED_FOLDER = "feddag-shared-memory-"
 REMEMBERED = 8  # sets of weights a worker keeps at hand
 
 
-def hire(data: ClientData, place: Workplace, workers: int) -> "_Alone | _Threads | _Processes":
+def hire(data: ClientData, config: WorkerConfig, workers: int) -> "_Alone | _Threads | _Processes":
     """Workers for these samples: threads where the native trainer works, else processes of one thread each."""
     if workers == 1:
-        return _Alone(data, place)
-    return (_Threads if place.frees_python else _Processes)(data, place, workers)
+        return _Alone(data, config)
+    return (_Threads if config.frees_python else _Processes)(data, config, workers)
 
 
 class _Alone:
     """One worker, in this thread."""
 
-    def __init__(self, data: ClientData, place: Workplace) -> None:
+    def __init__(self, data: ClientData, config: WorkerConfig) -> None:
         self._weights: dict[str, Weights] = {}
-        self._worker = Worker(data, place, self._fetch)
+        self._worker = Worker(data, config, self._fetch)
 
     def put(self, ref: Ref, weights: Weights) -> None:
         self._weights[ref.digest] = weights
@@ -65,11 +65,11 @@ class _Alone:
 class _Threads(_Alone):
     """Workers in threads of this process, each with a network of its own for steps that use PyTorch."""
 
-    def __init__(self, data: ClientData, place: Workplace, workers: int) -> None:
-        super().__init__(data, place)
+    def __init__(self, data: ClientData, config: WorkerConfig, workers: int) -> None:
+        super().__init__(data, config)
         self._mine, self._workers = threading.local(), workers
         self._pool = ThreadPoolExecutor(
-            workers, initializer=lambda: setattr(self._mine, "worker", Worker(data, place, self._fetch))
+            workers, initializer=lambda: setattr(self._mine, "worker", Worker(data, config, self._fetch))
         )
 
     def do(self, works: Sequence[Work | Score], small: bool) -> Iterator[tuple[Work | Score, Done | Tensor]]:
@@ -111,7 +111,7 @@ class _Processes:
     that dies is replaced and its work done again.
     """
 
-    def __init__(self, data: ClientData, place: Workplace, workers: int) -> None:
+    def __init__(self, data: ClientData, config: WorkerConfig, workers: int) -> None:
         _sweep_abandoned()
         self._folder = Path(tempfile.mkdtemp(prefix=SHARED_FOLDER))
         self._lock = (self._folder / "lock").open("w")
@@ -121,7 +121,7 @@ class _Processes:
         self._context: Any = multiprocessing.get_context(method)
         if method == "forkserver":
             self._context.set_forkserver_preload([__name__])
-        self._place = place
+        self._config = config
         self._processes: dict[Connection[Any, Any], Any] = {}
         for _ in range(workers):
             self._hire()
@@ -170,7 +170,7 @@ class _Processes:
 
     def _hire(self) -> None:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_work_on, args=(theirs, self._folder, self._place), daemon=True)
+        process = self._context.Process(target=_work_on, args=(theirs, self._folder, self._config), daemon=True)
         with _main_not_imported():
             process.start()
         theirs.close()
@@ -184,7 +184,7 @@ class _Processes:
         self._hire()
 
 
-def _work_on(connection: Any, folder: Path, place: Workplace) -> None:
+def _work_on(connection: Any, folder: Path, config: WorkerConfig) -> None:
     """The life of a worker process: it ends with the pipe, and leaves Ctrl-C to its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
@@ -197,7 +197,7 @@ def _work_on(connection: Any, folder: Path, place: Workplace) -> None:
             at_hand[ref.digest] = load_file(folder / f"{ref.digest}.safetensors")
         return at_hand[ref.digest]
 
-    worker = Worker(ClientData.map_from(folder), place, fetch)
+    worker = Worker(ClientData.map_from(folder), config, fetch)
     with contextlib.suppress(EOFError, OSError):  # the parent is gone
         while True:
             packed = connection.recv_bytes()

@@ -18,8 +18,8 @@ from feddag.weights import ClientId, Ref, Weights
 
 
 @dataclass(frozen=True)
-class Workplace:
-    """What stays the same for all work of a run."""
+class WorkerConfig:
+    """What every worker of a run works with: the model, the settings of local training and the seed."""
 
     model: ModelSpec
     settings: LocalSettings
@@ -65,9 +65,9 @@ class Done:
 class Worker:
     """Does work with the samples at hand; lives in this process or in one of its own."""
 
-    def __init__(self, data: ClientData, place: Workplace, fetch: Callable[[Ref], Weights]) -> None:
-        self._data, self._place, self._fetch = data, place, fetch
-        self._trainer = place.trainer()
+    def __init__(self, data: ClientData, config: WorkerConfig, fetch: Callable[[Ref], Weights]) -> None:
+        self._data, self._config, self._fetch = data, config, fetch
+        self._trainer = config.trainer()
 
     def do(self, work: Work | Score) -> Done | Tensor:
         """Finish one piece of work."""
@@ -79,12 +79,12 @@ class Worker:
             x=self._tensor(x),
             y=torch.from_numpy(y.copy()),
             trainer=self._trainer,
-            settings=self._place.settings,
+            settings=self._config.settings,
             num_classes=int(self._data.num_classes),
             fetch=self._fetch,
             score=lambda weights: self._score(weights, self._data.blocks(work.job.client)),
             test_samples=lambda: self._test_samples(work.job.client),
-            seed=self._place.seed,
+            seed=self._config.seed,
             moment=work.moment,
             state=work.state,
         )

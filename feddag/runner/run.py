@@ -14,7 +14,7 @@ from feddag.data.datasets import Dataset
 from feddag.data.datasets import load as load_dataset
 from feddag.data.partitions import Partition
 from feddag.engines.local import LocalEngine
-from feddag.engines.worker import Workplace
+from feddag.engines.worker import WorkerConfig
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
 from feddag.federation import Engine
@@ -131,13 +131,13 @@ def run(
 
 def _run_here(experiment: Experiment, files: RunDirectory, resume: bool, observer: Observer | None) -> ResultRecord:
     """Run all clients on this machine."""
-    dataset, partition, place = prepare(experiment)
+    dataset, partition, worker_config = prepare(experiment)
     data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
     with files.locked():
         if files.load_checkpoint() is None:  # else they are there, and may be another experiment's: refused below
             write_atomically(files.experiment, experiment.to_toml())
             partition.save(files.partition)
-        setting = setting_of(dataset, partition, place)
+        setting = setting_of(dataset, partition, worker_config)
         drift = None
         if experiment.drift_round:
             after = partition.drifted(experiment.drift_share, experiment.seed)
@@ -145,8 +145,8 @@ def _run_here(experiment: Experiment, files: RunDirectory, resume: bool, observe
             counts = count_classes(dataset, after)
             drifting = partition.drifting(experiment.drift_share, experiment.seed)
             setting = replace(setting, truth_at_end=after.truth, class_counts=counts, drifting=drifting)
-        workers = experiment.workers or _worthwhile_workers(experiment, partition, place)
-        engine = LocalEngine(data, place, workers, drift)
+        workers = experiment.workers or _worthwhile_workers(experiment, partition, worker_config)
+        engine = LocalEngine(data, worker_config, workers, drift)
         return run_on(engine, experiment, files, setting, resume, observer)
 
 
@@ -170,7 +170,7 @@ def run_on(
     return result
 
 
-def prepare(experiment: Experiment) -> tuple[Dataset, Partition, Workplace]:
+def prepare(experiment: Experiment) -> tuple[Dataset, Partition, WorkerConfig]:
     """Load, divide and build what a run needs. Whatever can be refused is refused here, before any work."""
     dataset = load_dataset(experiment.dataset)
     partition = experiment.divide(dataset)
@@ -180,14 +180,14 @@ def prepare(experiment: Experiment) -> tuple[Dataset, Partition, Workplace]:
         raise FeddagError(
             f"method = '{experiment.method}' needs true groups, and partition = '{experiment.partition}' has none"
         )
-    return dataset, partition, Workplace(model, experiment.local, experiment.seed, network)
+    return dataset, partition, WorkerConfig(model, experiment.local, experiment.seed, network)
 
 
-def setting_of(dataset: Dataset, partition: Partition, place: Workplace) -> Setting:
+def setting_of(dataset: Dataset, partition: Partition, worker_config: WorkerConfig) -> Setting:
     """What is known where one machine holds the data of all clients."""
     return Setting(
-        model=place.model,
-        trainer="torch" if place.network is None else f"native, {native.instruction_set()}",
+        model=worker_config.model,
+        trainer="torch" if worker_config.network is None else f"native, {native.instruction_set()}",
         clients=len(partition.train),
         truth=partition.truth,
         truth_at_end=partition.truth,
@@ -198,11 +198,11 @@ def setting_of(dataset: Dataset, partition: Partition, place: Workplace) -> Sett
     )
 
 
-def _worthwhile_workers(experiment: Experiment, partition: Partition, place: Workplace) -> int:
+def _worthwhile_workers(experiment: Experiment, partition: Partition, worker_config: WorkerConfig) -> int:
     """One worker per core, but no processes for a run so small that starting them would take longer."""
     local = experiment.local
     by_steps = len(partition.train) * (local.steps or 0) * local.batch_size
     samples = by_steps or local.epochs * sum(map(len, partition.train))
-    parameters = sum(weights.numel() for weights in place.model.build().state_dict().values())
+    parameters = sum(weights.numel() for weights in worker_config.model.build().state_dict().values())
     work = experiment.rounds * experiment.participation * samples * parameters
-    return len(os.sched_getaffinity(0)) if work > SMALL_RUN or place.frees_python else 1
+    return len(os.sched_getaffinity(0)) if work > SMALL_RUN or worker_config.frees_python else 1

@@ -14,7 +14,7 @@ from feddag.client.train import balanced_batches
 from feddag.client.warmup import Sign, agreement, divide
 from feddag.data.clients import ClientData, lay_out
 from feddag.engines.local import LocalEngine
-from feddag.engines.worker import Workplace
+from feddag.engines.worker import WorkerConfig
 from feddag.federation import Federation, Job, Reply
 from feddag.models import ModelSpec
 from feddag.weights import Weights
@@ -63,10 +63,12 @@ def test_a_half_is_seen_whole_before_a_sample_comes_again() -> None:
     assert sorted(batch.tolist()) == [0, 1, 2, 3, 3, 3]
 
 
-def signed(data: ClientData, place: Workplace, workers: int = 1, **options: object) -> tuple[list[Reply], Weights]:
-    engine = LocalEngine(data, place, workers)
+def signed(
+    data: ClientData, worker_config: WorkerConfig, workers: int = 1, **options: object
+) -> tuple[list[Reply], Weights]:
+    engine = LocalEngine(data, worker_config, workers)
     try:
-        federation = Federation(engine, place.model, 0, 1.0)
+        federation = Federation(engine, worker_config.model, 0, 1.0)
         weights = federation.initial_weights()
         step = Sign(federation.put(weights), **{"steps": 5, "sparsity": 1.0, **options})  # type: ignore[arg-type]
         return list(federation.ask(Job(client, step) for client in federation.clients)), weights
@@ -74,8 +76,8 @@ def signed(data: ClientData, place: Workplace, workers: int = 1, **options: obje
         engine.close()
 
 
-def test_a_client_tells_its_counts_its_vectors_and_the_mean_update(small_data, place) -> None:
-    replies, start = signed(small_data, place)
+def test_a_client_tells_its_counts_its_vectors_and_the_mean_update(small_data, worker_config) -> None:
+    replies, start = signed(small_data, worker_config)
     assert len(replies) == 3
     for reply, samples in zip(replies, (10, 15, 20), strict=True):
         (result,) = reply.results
@@ -88,9 +90,9 @@ def test_a_client_tells_its_counts_its_vectors_and_the_mean_update(small_data, p
         assert np.abs(made.update).max() > 1e-4
 
 
-def test_only_the_asked_share_of_coordinates_travels_and_weights_only_if_wanted(small_data, place) -> None:
-    whole, start = signed(small_data, place)
-    replies, _ = signed(small_data, place, sparsity=0.1, send=False)
+def test_only_the_asked_share_of_coordinates_travels_and_weights_only_if_wanted(small_data, worker_config) -> None:
+    whole, start = signed(small_data, worker_config)
+    replies, _ = signed(small_data, worker_config, sparsity=0.1, send=False)
     coordinates = sum(tensor.numel() for tensor in start.values())
     for reply in replies:
         assert reply.results[0].weights is None
@@ -98,33 +100,33 @@ def test_only_the_asked_share_of_coordinates_travels_and_weights_only_if_wanted(
     assert replies[0].nbytes < whole[0].nbytes / 2
 
 
-def test_the_other_concept_moves_the_model_elsewhere(small_data, place) -> None:
+def test_the_other_concept_moves_the_model_elsewhere(small_data, worker_config) -> None:
     """Clients a and b share a concept, c labels the other way round."""
-    replies, _ = signed(small_data, place, steps=30)
+    replies, _ = signed(small_data, worker_config, steps=30)
     a, b, c = (Signature.from_tensors(reply.results[0].arrays).update for reply in replies)
     unit = np.stack([update / np.linalg.norm(update) for update in (a, b, c)])
     cosines = unit @ unit.T
     assert cosines[0, 1] > 0.2 + max(cosines[0, 2], cosines[1, 2])
 
 
-def test_the_same_signature_with_any_number_of_workers(small_data, native_place) -> None:
-    one, two = (signed(small_data, native_place, workers)[0] for workers in (1, 2))
+def test_the_same_signature_with_any_number_of_workers(small_data, native_worker_config) -> None:
+    one, two = (signed(small_data, native_worker_config, workers)[0] for workers in (1, 2))
     for reply, other in zip(one, two, strict=True):
         for name, tensor in reply.results[0].arrays.items():
             assert torch.equal(tensor, other.results[0].arrays[name]), name
 
 
-def test_a_model_that_does_not_move_gives_an_update_of_zeros(small_data, place) -> None:
-    still = dataclasses.replace(place, settings=dataclasses.replace(place.settings, lr=0.0))
+def test_a_model_that_does_not_move_gives_an_update_of_zeros(small_data, worker_config) -> None:
+    still = dataclasses.replace(worker_config, settings=dataclasses.replace(worker_config.settings, lr=0.0))
     replies, _ = signed(small_data, still)
     made = Signature.from_tensors(replies[0].results[0].arrays)
     assert not made.update.any() and made.update_reliability == 0
 
 
-def test_halves_that_are_the_same_samples_prove_nothing(small_dataset, small_partition, place) -> None:
+def test_halves_that_are_the_same_samples_prove_nothing(small_dataset, small_partition, worker_config) -> None:
     alone = (np.arange(3), *small_partition.train[1:])  # one sample of each class
     data = lay_out(small_dataset, dataclasses.replace(small_partition, train=alone), seed=0)
-    replies, _ = signed(data, place)
+    replies, _ = signed(data, worker_config)
     found = [float(Signature.from_tensors(reply.results[0].arrays).update_reliability) for reply in replies]
     assert found[0] == 0 and min(found[1:]) > 0
 
@@ -133,8 +135,8 @@ def normed(shape: tuple[int, ...], classes: int) -> tuple[nn.Module, nn.Module]:
     return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.ReLU()), nn.Linear(8, classes)
 
 
-def test_a_layer_that_counts_its_batches_is_no_obstacle(small_data, place) -> None:
-    counting = dataclasses.replace(place, model=ModelSpec(f"{__name__}:normed", place.model.shape, 3))
+def test_a_layer_that_counts_its_batches_is_no_obstacle(small_data, worker_config) -> None:
+    counting = dataclasses.replace(worker_config, model=ModelSpec(f"{__name__}:normed", worker_config.model.shape, 3))
     replies, start = signed(small_data, counting)
     learnt = sum(value.numel() for value in start.values() if value.is_floating_point())
     assert all(len(Signature.from_tensors(reply.results[0].arrays).update) == learnt for reply in replies)

@@ -55,14 +55,14 @@ def site(experiment, tmp_path: Path):
 
 
 def start_of(experiment) -> tuple[Weights, Ref]:
-    place = prepare(experiment)[2]
-    weights = place.model.initial_weights(0, "model")
+    worker_config = prepare(experiment)[2]
+    weights = worker_config.model.initial_weights(0, "model")
     return weights, Ref(digest(weights), nbytes(weights))
 
 
 def test_a_node_gives_the_same_bytes_as_the_local_engine(experiment, site) -> None:
-    dataset, partition, place = prepare(experiment)
-    engine = LocalEngine(lay_out(dataset, partition, experiment.seed), place)
+    dataset, partition, worker_config = prepare(experiment)
+    engine = LocalEngine(lay_out(dataset, partition, experiment.seed), worker_config)
     weights, ref = start_of(experiment)
     engine.put(weights)
     jobs = [Job(client, [Train(ref, keep="mine"), Evaluate()]) for client in range(3)]

@@ -39,13 +39,13 @@ class Fail(Step):
         raise ValueError("a bug in a step")
 
 
-def federation_of(engine: LocalEngine, place) -> Federation:
-    return Federation(engine, place.model, seed=0, participation=1.0)
+def federation_of(engine: LocalEngine, worker_config) -> Federation:
+    return Federation(engine, worker_config.model, seed=0, participation=1.0)
 
 
-def rounds_of_training(data, place, workers: int) -> list[str]:
-    engine = LocalEngine(data, place, workers)
-    federation = federation_of(engine, place)
+def rounds_of_training(data, worker_config, workers: int) -> list[str]:
+    engine = LocalEngine(data, worker_config, workers)
+    federation = federation_of(engine, worker_config)
     try:
         seen = []
         for number in (1, 2):
@@ -61,24 +61,24 @@ def rounds_of_training(data, place, workers: int) -> list[str]:
         engine.close()
 
 
-def test_one_and_three_workers_give_the_same_bytes(small_data, place) -> None:
-    alone = rounds_of_training(small_data, place, workers=1)
-    assert alone == rounds_of_training(small_data, place, workers=3)
+def test_one_and_three_workers_give_the_same_bytes(small_data, worker_config) -> None:
+    alone = rounds_of_training(small_data, worker_config, workers=1)
+    assert alone == rounds_of_training(small_data, worker_config, workers=3)
     assert len(set(alone[:3])) == 3  # three clients, three different models
     assert alone[3:6] == alone[6:9]  # scoring in the job and scoring what was kept agree
 
 
-def test_one_and_three_native_threads_give_the_same_bytes(small_data, native_place) -> None:
-    alone = rounds_of_training(small_data, native_place, workers=1)
-    assert alone == rounds_of_training(small_data, native_place, workers=3)
+def test_one_and_three_native_threads_give_the_same_bytes(small_data, native_worker_config) -> None:
+    alone = rounds_of_training(small_data, native_worker_config, workers=1)
+    assert alone == rounds_of_training(small_data, native_worker_config, workers=3)
     assert alone[3:6] == alone[6:9]
 
 
-def test_the_native_trainer_agrees_with_torch(small_data, place, native_place) -> None:
+def test_the_native_trainer_agrees_with_torch(small_data, worker_config, native_worker_config) -> None:
     trained = []
-    for workplace in (place, native_place):
-        engine = LocalEngine(small_data, workplace, workers=1)
-        federation = federation_of(engine, workplace)
+    for config in (worker_config, native_worker_config):
+        engine = LocalEngine(small_data, config, workers=1)
+        federation = federation_of(engine, config)
         model = federation.put(federation.initial_weights())
         reply = federation.ask([Job(1, [Train(model, anchors=(Anchor(model, 0.1),)), Evaluate()])]).answered[0]
         trained.append((reply.weights, reply.results[1].arrays["counts"]))
@@ -88,9 +88,9 @@ def test_the_native_trainer_agrees_with_torch(small_data, place, native_place) -
     torch.testing.assert_close(counts, expected_counts, rtol=1e-4, atol=1e-6)
 
 
-def test_each_model_is_scored_once_per_block(small_data, place, monkeypatch) -> None:
-    engine = LocalEngine(small_data, place, workers=1)
-    federation = federation_of(engine, place)
+def test_each_model_is_scored_once_per_block(small_data, worker_config, monkeypatch) -> None:
+    engine = LocalEngine(small_data, worker_config, workers=1)
+    federation = federation_of(engine, worker_config)
     scored = []
     original = engine._crew._worker.do
     monkeypatch.setattr(engine._crew._worker, "do", lambda work: scored.append(work) or original(work))
@@ -106,9 +106,9 @@ def test_each_model_is_scored_once_per_block(small_data, place, monkeypatch) -> 
     engine.close()
 
 
-def test_a_killed_worker_is_replaced_and_its_job_runs_again(small_data, place) -> None:
-    engine = LocalEngine(small_data, place, workers=2)
-    federation = federation_of(engine, place)
+def test_a_killed_worker_is_replaced_and_its_job_runs_again(small_data, worker_config) -> None:
+    engine = LocalEngine(small_data, worker_config, workers=2)
+    federation = federation_of(engine, worker_config)
     federation.ask(Job(c, Sleep(0)) for c in federation.clients)  # both workers are up
     victim = next(iter(engine._crew._processes.values())).pid
     threading.Timer(0.3, os.kill, (victim, signal.SIGKILL)).start()
@@ -118,9 +118,9 @@ def test_a_killed_worker_is_replaced_and_its_job_runs_again(small_data, place) -
     engine.close()
 
 
-def test_a_worker_that_was_killed_while_idle_costs_nothing(small_data, place) -> None:
-    engine = LocalEngine(small_data, place, workers=2)
-    federation = federation_of(engine, place)
+def test_a_worker_that_was_killed_while_idle_costs_nothing(small_data, worker_config) -> None:
+    engine = LocalEngine(small_data, worker_config, workers=2)
+    federation = federation_of(engine, worker_config)
     federation.ask([Job(0, Sleep(0))])
     for process in list(engine._crew._processes.values()):
         os.kill(process.pid, signal.SIGKILL)
@@ -130,15 +130,15 @@ def test_a_worker_that_was_killed_while_idle_costs_nothing(small_data, place) ->
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_bug_in_a_step_is_not_taken_for_a_client_that_left(small_data, place, workers) -> None:
-    engine = LocalEngine(small_data, place, workers)
+def test_a_bug_in_a_step_is_not_taken_for_a_client_that_left(small_data, worker_config, workers) -> None:
+    engine = LocalEngine(small_data, worker_config, workers)
     with pytest.raises((RuntimeError, ValueError), match="a bug in a step"):
-        federation_of(engine, place).ask([Job(0, Fail())])
+        federation_of(engine, worker_config).ask([Job(0, Fail())])
     engine.close()
 
 
-def test_closing_leaves_no_process_and_no_folder(small_data, place) -> None:
-    engine = LocalEngine(small_data, place, workers=2)
+def test_closing_leaves_no_process_and_no_folder(small_data, worker_config) -> None:
+    engine = LocalEngine(small_data, worker_config, workers=2)
     folder, processes = engine._crew._folder, list(engine._crew._processes.values())
     assert folder.exists()
     engine.close()
@@ -146,15 +146,15 @@ def test_closing_leaves_no_process_and_no_folder(small_data, place) -> None:
     assert not any(process.is_alive() for process in processes)
 
 
-def test_only_abandoned_folders_of_our_own_are_swept(small_data, place, tmp_path, monkeypatch) -> None:
+def test_only_abandoned_folders_of_our_own_are_swept(small_data, worker_config, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     foreign, abandoned = tmp_path / f"{SHARED_FOLDER}notes", tmp_path / f"{SHARED_FOLDER}old"
     for folder in (foreign, abandoned):
         folder.mkdir()
     (abandoned / "lock").touch()
-    first = LocalEngine(small_data, place, workers=2)
+    first = LocalEngine(small_data, worker_config, workers=2)
     assert foreign.exists() and not abandoned.exists()
-    second = LocalEngine(small_data, place, workers=2)
+    second = LocalEngine(small_data, worker_config, workers=2)
     assert first._crew._folder.exists()  # in use
     first.close()
     second.close()
@@ -170,10 +170,10 @@ class Choose(Step):
         return Result()
 
 
-def test_only_work_worth_it_goes_to_threads(small_data, native_place, monkeypatch) -> None:
+def test_only_work_worth_it_goes_to_threads(small_data, native_worker_config, monkeypatch) -> None:
     def threads() -> set[float]:
-        engine = LocalEngine(small_data, native_place, workers=2)
-        replies = federation_of(engine, native_place).ask([Job(0, Where()), Job(1, Where())])
+        engine = LocalEngine(small_data, native_worker_config, workers=2)
+        replies = federation_of(engine, native_worker_config).ask([Job(0, Where()), Job(1, Where())])
         engine.close()
         return {reply.results[0].numbers["thread"] for reply in replies}
 
@@ -182,17 +182,17 @@ def test_only_work_worth_it_goes_to_threads(small_data, native_place, monkeypatc
     assert threads() == {threading.get_ident()}
 
 
-def test_everything_a_step_carries_is_counted(small_data, place) -> None:
-    federation = federation_of(LocalEngine(small_data, place, workers=1), place)
+def test_everything_a_step_carries_is_counted(small_data, worker_config) -> None:
+    federation = federation_of(LocalEngine(small_data, worker_config, workers=1), worker_config)
     one, two = Ref("a", 100), Ref("b", 10)
     federation.ask([Job(0, [Choose((one, two), {"d": torch.zeros(3)}), Choose((one,), {})])])
     assert federation.traffic.down_by_client == {0: 100 + 10 + 12}
     assert federation.traffic.down == {"train": 100 + 10 + 12}
 
 
-def test_traffic_is_counted_exactly(small_data, place) -> None:
-    engine = LocalEngine(small_data, place, workers=1)
-    federation = federation_of(engine, place)
+def test_traffic_is_counted_exactly(small_data, worker_config) -> None:
+    engine = LocalEngine(small_data, worker_config, workers=1)
+    federation = federation_of(engine, worker_config)
     model = federation.put(federation.initial_weights())
     size = 4 * (16 * 128 + 128 + 128 * 3 + 3)
     federation.ask([Job(1, [Train(model, send=False), Train(model)])])
@@ -206,9 +206,9 @@ def test_traffic_is_counted_exactly(small_data, place) -> None:
     engine.close()
 
 
-def test_a_model_that_is_no_longer_finite_is_missing(small_data, place) -> None:
-    engine = LocalEngine(small_data, place, workers=1)
-    federation = federation_of(engine, place)
+def test_a_model_that_is_no_longer_finite_is_missing(small_data, worker_config) -> None:
+    engine = LocalEngine(small_data, worker_config, workers=1)
+    federation = federation_of(engine, worker_config)
     broken = {name: value * float("nan") for name, value in federation.initial_weights().items()}
     good = federation.put(federation.initial_weights())
     replies = federation.ask([Job(0, Train(federation.put(broken))), Job(1, Train(good))])
@@ -218,17 +218,17 @@ def test_a_model_that_is_no_longer_finite_is_missing(small_data, place) -> None:
     engine.close()
 
 
-def test_two_jobs_for_one_client_are_refused(small_data, place) -> None:
-    engine = LocalEngine(small_data, place, workers=1)
+def test_two_jobs_for_one_client_are_refused(small_data, worker_config) -> None:
+    engine = LocalEngine(small_data, worker_config, workers=1)
     with pytest.raises(ValueError, match="two jobs"):
-        federation_of(engine, place).ask([Job(0, Sleep(0)), Job(0, Sleep(0))])
+        federation_of(engine, worker_config).ask([Job(0, Sleep(0)), Job(0, Sleep(0))])
     engine.close()
 
 
-def test_a_shifted_client_is_tested_as_it_is_trained(small_data, place) -> None:
+def test_a_shifted_client_is_tested_as_it_is_trained(small_data, worker_config) -> None:
     """Client 2 labels the other way round: trained on its own data it is right about its own test labels."""
-    engine = LocalEngine(small_data, place, workers=1)
-    federation = federation_of(engine, place)
+    engine = LocalEngine(small_data, worker_config, workers=1)
+    federation = federation_of(engine, worker_config)
     trained = federation.initial_weights()
     for number in range(1, 15):
         federation.begin_round(number)
