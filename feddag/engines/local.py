@@ -8,7 +8,7 @@ from torch import Tensor
 
 from feddag.client.step import Result
 from feddag.data.clients import ClientData
-from feddag.engines.pools import hire
+from feddag.engines.pools import make_pool
 from feddag.engines.worker import Done, Score, Work, WorkerConfig
 from feddag.federation import Engine, Job, Reply
 from feddag.weights import ClientId, ModelSource, Own, Ref, Source, Weights, digest, kept, nbytes, overlaid
@@ -36,7 +36,7 @@ class LocalEngine(Engine):
         # One thread per worker: sums then run in one order whatever the number of cores.
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
-        self._crew = hire(data, config, workers)
+        self._pool = make_pool(data, config, workers)
 
     def population(self) -> tuple[ClientId, ...]:
         return tuple(range(len(self._data.offsets) - 1))
@@ -44,7 +44,7 @@ class LocalEngine(Engine):
     def put(self, weights: Weights) -> Ref:
         ref = Ref(digest(weights), nbytes(weights))
         self._handed[ref] = weights
-        self._crew.put(ref, weights)
+        self._pool.put(ref, weights)
         return ref
 
     def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
@@ -63,12 +63,12 @@ class LocalEngine(Engine):
 
     def begin_round(self, round: int) -> None:
         self._handed = {}
-        self._crew.forget_weights()
+        self._pool.forget_weights()
         if self._drift is not None and round >= self._drift[0]:
             self._data, self._drift = self._drift[1], None
             self._scores = {}
-            self._crew.close()
-            self._crew = hire(self._data, self._config, self._workers)
+            self._pool.close()
+            self._pool = make_pool(self._data, self._config, self._workers)
 
     def states(self) -> dict[ClientId, tuple[int, Weights]]:
         return dict(self._states)
@@ -77,7 +77,7 @@ class LocalEngine(Engine):
         self._states = dict(states)
 
     def close(self) -> None:
-        self._crew.close()
+        self._pool.close()
         torch.set_num_threads(self._threads_before)
 
     def _score(self, jobs: Sequence[Job]) -> list[Reply]:
@@ -122,7 +122,7 @@ class LocalEngine(Engine):
 
     def _do(self, works: Sequence[Work | Score], costs: Sequence[int]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
         longest_first = sorted(range(len(works)), key=lambda number: -costs[number])
-        return self._crew.do([works[number] for number in longest_first], self._is_small(works, costs))
+        return self._pool.do([works[number] for number in longest_first], self._is_small(works, costs))
 
     def _is_small(self, works: Sequence[Work | Score], costs: Sequence[int]) -> bool:
         samples: float = sum(costs) / max(1, len(costs))

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -32,14 +32,30 @@ SHARED_FOLDER = "feddag-shared-memory-"
 REMEMBERED = 8  # sets of weights a worker keeps at hand
 
 
-def hire(data: ClientData, config: WorkerConfig, workers: int) -> "_Alone | _Threads | _Processes":
+class Pool(Protocol):
+    """Workers that share the same samples."""
+
+    def put(self, ref: Ref, weights: Weights) -> None:
+        """Make weights available to the workers."""
+
+    def forget_weights(self) -> None:
+        """Drop all weights that were put."""
+
+    def do(self, works: Sequence[Work | Score], small: bool) -> Iterator[tuple[Work | Score, Done | Tensor]]:
+        """Do all of these, in any order; `small` says that they are not worth handing to threads."""
+
+    def close(self) -> None:
+        """End the workers."""
+
+
+def make_pool(data: ClientData, config: WorkerConfig, workers: int) -> Pool:
     """Workers for these samples: threads where the native trainer works, else processes of one thread each."""
     if workers == 1:
-        return _Alone(data, config)
-    return (_Threads if config.frees_python else _Processes)(data, config, workers)
+        return SerialPool(data, config)
+    return (ThreadPool if config.frees_python else ProcessPool)(data, config, workers)
 
 
-class _Alone:
+class SerialPool(Pool):
     """One worker, in this thread."""
 
     def __init__(self, data: ClientData, config: WorkerConfig) -> None:
@@ -56,19 +72,19 @@ class _Alone:
         return ((work, self._worker.do(work)) for work in works)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Nothing to end."""
 
     def _fetch(self, ref: Ref) -> Weights:
         return self._weights[ref.digest]
 
 
-class _Threads(_Alone):
+class ThreadPool(SerialPool):
     """Workers in threads of this process, each with a network of its own for steps that use PyTorch."""
 
     def __init__(self, data: ClientData, config: WorkerConfig, workers: int) -> None:
         super().__init__(data, config)
         self._mine, self._workers = threading.local(), workers
-        self._pool = ThreadPoolExecutor(
+        self._executor = ThreadPoolExecutor(
             workers, initializer=lambda: setattr(self._mine, "worker", Worker(data, config, self._fetch))
         )
 
@@ -79,7 +95,7 @@ class _Threads(_Alone):
         waiting = deque(works)
         finished: SimpleQueue[tuple[Work | Score, Done | Tensor | BaseException]] = SimpleQueue()
         for _ in range(min(self._workers, len(works))):  # a task for each thread: one for each work would cost more
-            self._pool.submit(self._help, waiting, finished)
+            self._executor.submit(self._run_waiting, waiting, finished)
         try:
             for _ in works:
                 work, outcome = finished.get()
@@ -89,7 +105,7 @@ class _Threads(_Alone):
         finally:
             waiting.clear()  # nobody waits for the rest
 
-    def _help(self, waiting: deque[Work | Score], finished: "SimpleQueue[Any]") -> None:
+    def _run_waiting(self, waiting: deque[Work | Score], finished: "SimpleQueue[Any]") -> None:
         while True:
             try:
                 work = waiting.popleft()
@@ -101,10 +117,10 @@ class _Threads(_Alone):
                 finished.put((work, error))
 
     def close(self) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-class _Processes:
+class ProcessPool(Pool):
     """Worker processes of one thread each, fed one piece of work at a time.
 
     They map the samples and read the weights from files in a temporary folder: shared, never copied per client. One
@@ -124,7 +140,7 @@ class _Processes:
         self._config = config
         self._processes: dict[Connection[Any, Any], Any] = {}
         for _ in range(workers):
-            self._hire()
+            self._start_process()
 
     def put(self, ref: Ref, weights: Weights) -> None:
         path = self._folder / f"{ref.digest}.safetensors"
@@ -168,7 +184,7 @@ class _Processes:
         self._lock.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _hire(self) -> None:
+    def _start_process(self) -> None:
         ours, theirs = self._context.Pipe()
         process = self._context.Process(target=_work_on, args=(theirs, self._folder, self._config), daemon=True)
         with _main_not_imported():
@@ -181,7 +197,7 @@ class _Processes:
         connection.close()
         process.kill()
         process.join()
-        self._hire()
+        self._start_process()
 
 
 def _work_on(connection: Any, folder: Path, config: WorkerConfig) -> None:

@@ -92,8 +92,8 @@ def test_each_model_is_scored_once_per_block(small_data, worker_config, monkeypa
     engine = LocalEngine(small_data, worker_config, workers=1)
     federation = federation_of(engine, worker_config)
     scored = []
-    original = engine._crew._worker.do
-    monkeypatch.setattr(engine._crew._worker, "do", lambda work: scored.append(work) or original(work))
+    original = engine._pool._worker.do
+    monkeypatch.setattr(engine._pool._worker, "do", lambda work: scored.append(work) or original(work))
     model = federation.put(federation.initial_weights())
     first = federation.ask(Job(c, Evaluate(model)) for c in federation.clients)
     # two clients share three class blocks, the third sees the same images under another labelling
@@ -110,7 +110,7 @@ def test_a_killed_worker_is_replaced_and_its_job_runs_again(small_data, worker_c
     engine = LocalEngine(small_data, worker_config, workers=2)
     federation = federation_of(engine, worker_config)
     federation.ask(Job(c, Sleep(0)) for c in federation.clients)  # both workers are up
-    victim = next(iter(engine._crew._processes.values())).pid
+    victim = next(iter(engine._pool._processes.values())).pid
     threading.Timer(0.3, os.kill, (victim, signal.SIGKILL)).start()
     replies = federation.ask(Job(c, Sleep(0.8)) for c in (0, 1))
     assert [reply.results[0].numbers["samples"] for reply in replies] == [10, 15]
@@ -122,7 +122,7 @@ def test_a_worker_that_was_killed_while_idle_costs_nothing(small_data, worker_co
     engine = LocalEngine(small_data, worker_config, workers=2)
     federation = federation_of(engine, worker_config)
     federation.ask([Job(0, Sleep(0))])
-    for process in list(engine._crew._processes.values()):
+    for process in list(engine._pool._processes.values()):
         os.kill(process.pid, signal.SIGKILL)
         process.join()
     assert len(federation.ask(Job(c, Sleep(0)) for c in federation.clients)) == 3
@@ -139,7 +139,7 @@ def test_a_bug_in_a_step_is_not_taken_for_a_client_that_left(small_data, worker_
 
 def test_closing_leaves_no_process_and_no_folder(small_data, worker_config) -> None:
     engine = LocalEngine(small_data, worker_config, workers=2)
-    folder, processes = engine._crew._folder, list(engine._crew._processes.values())
+    folder, processes = engine._pool._folder, list(engine._pool._processes.values())
     assert folder.exists()
     engine.close()
     assert not folder.exists()
@@ -155,7 +155,7 @@ def test_only_abandoned_folders_of_our_own_are_swept(small_data, worker_config, 
     first = LocalEngine(small_data, worker_config, workers=2)
     assert foreign.exists() and not abandoned.exists()
     second = LocalEngine(small_data, worker_config, workers=2)
-    assert first._crew._folder.exists()  # in use
+    assert first._pool._folder.exists()  # in use
     first.close()
     second.close()
     assert [path.name for path in tmp_path.iterdir()] == [foreign.name]
