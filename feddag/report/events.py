@@ -1,8 +1,8 @@
 """What happened on the way, by round and kind."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from feddag.records import Event, EventKind, read_events
+from feddag.records import Event, EventKind, RoundRecord, read_events
 from feddag.report.document import Section, drawn, section
 from feddag.report.figures.rounds import timeline
 from feddag.report.left import Left
@@ -20,28 +20,19 @@ KIND_OF: dict[EventKind, str] = {
     "fault": "faults",
     "other": "other",
 }
+ClusterOf = Mapping[ClientId, int | None]
 
 
-def happenings(left: Left) -> dict[int, dict[str, list[str]]]:
-    """What happened in each round, by kind: told events, missing answers, and clients that changed cluster."""
-    found: dict[int, dict[str, list[str]]] = {}
+def events_by_round(left: Left) -> dict[int, list[Event]]:
+    """What happened in each round: told events, missing answers, and changes of cluster that nobody told."""
+    found: dict[int, list[Event]] = {}
     drifting = left.experiment.get("drift_round", 0)
-    before: dict[ClientId, int | None] = {}
+    before: ClusterOf = {}
     for record in left.history:
-        now: dict[str, list[str]] = {}
-        if record["round"] == drifting:
-            now.setdefault("drift", []).append("some clients hold other data from here on")
-        events = read_events(record["events"])
-        for event in _said_once(events):
-            now.setdefault(KIND_OF[event.kind], []).append(event.text)
-        for client, reason in record["missing"].items():
-            now.setdefault("faults", []).append(f"client {client} gave no answer: {reason}")
+        now = [Event("drift", (), "some clients hold other data from here on")] if record["round"] == drifting else []
+        told = read_events(record["events"])
         after = dict(zip(record["clients"], record["clusters"] or (), strict=False))
-        told = {client for event in events for client in event.clients if event.kind in ("drift", "move")}
-        moved = [client for client, group in before.items() if group is not None and after.get(client, group) != group]
-        if silent := [client for client in moved if client not in told]:
-            changed = [f"client {client} changed cluster from {before[client]} to {after[client]}" for client in silent]
-            now.setdefault("regrouping", []).extend(changed)
+        now += [*_said_once(told), *_faults(record), *_untold_moves(before, after, told)]
         before = after
         if now:
             found[record["round"]] = now
@@ -58,14 +49,38 @@ def _said_once(events: Sequence[Event]) -> list[Event]:
     ]
 
 
+def _faults(record: RoundRecord) -> list[Event]:
+    return [
+        Event("fault", (int(client),), f"client {client} gave no answer: {reason}")
+        for client, reason in record["missing"].items()
+    ]
+
+
+def _untold_moves(before: ClusterOf, after: ClusterOf, told: Sequence[Event]) -> list[Event]:
+    """Clients that are in another cluster than a round ago, but for those whom an event of the round names."""
+    named = {client for event in told if event.kind not in ("fault", "other") for client in event.clients}
+    moves = []
+    for client, group in before.items():
+        now = after.get(client, group)
+        if group is not None and now != group and client not in named:
+            text = f"left cluster {group}" if now is None else f"changed cluster from {group} to {now}"
+            moves.append(Event("move", (client,), f"client {client} {text}"))
+    return moves
+
+
 def timeline_section(left: Left) -> Section | None:
-    marks = [(number, kind, said) for number, by_kind in happenings(left).items() for kind, said in by_kind.items()]
+    """All events, by round and kind."""
+    by_round = events_by_round(left)
     if left.result and left.result["held_out"]:
-        late = [f"client {client} joined after the last round" for client in left.result["held_out"]]
-        marks.append((left.rounds, "newcomers", late))
+        late = [Event("join", (c,), f"client {c} joined after the last round") for c in left.result["held_out"]]
+        by_round[left.rounds] = [*by_round.get(left.rounds, []), *late]
+    marks: dict[tuple[int, str], list[Event]] = {}
+    for number, events in by_round.items():
+        for event in events:
+            marks.setdefault((number, KIND_OF[event.kind]), []).append(event)
     if not marks:
         return None
-    kinds = [kind for kind in KINDS if any(kind == mark[1] for mark in marks)]
+    kinds = [kind for kind in KINDS if any(kind == shown for _, shown in marks)]
     rounds = max(int(left.experiment.get("rounds", 0)), left.rounds)
     figure = drawn("timeline", "events by round", timeline(marks, kinds, rounds))
     text = "Newcomers, drift, regrouping and faults, by round. The larger the mark, the more clients."

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from feddag.report.clients import clients_section, holdings_section
 from feddag.report.document import Document, Section, drawn, section
-from feddag.report.events import KINDS, happenings, timeline_section
+from feddag.report.events import events_by_round, timeline_section
 from feddag.report.figures import rounds as figures
 from feddag.report.grouping import grouping_sections, teaching_section
 from feddag.report.left import Left
@@ -71,11 +71,11 @@ def _tiles(left: Left) -> list[dict[str, str]]:
 def _learning(left: Left) -> Section | None:
     if not left.history or all(score is None for record in left.history for score in record["per_client"]):
         return None
-    notable = {
-        number: [said for kind in KINDS if kind != "faults" for said in by_kind.get(kind, [])]
-        for number, by_kind in happenings(left).items()
+    told = {
+        number: [event.text for event in events if event.kind != "fault"]
+        for number, events in events_by_round(left).items()
     }
-    figure = figures.learning(left.history, {number: said for number, said in notable.items() if said})
+    figure = figures.learning(left.history, {number: texts for number, texts in told.items() if texts})
     text = "Each client is scored on its own test samples. The area holds all but the best and the worst tenth of them."
     return section("learning", "Learning", text, figures=[drawn("accuracy", "accuracy and loss by round", figure)])
 

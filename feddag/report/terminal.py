@@ -12,7 +12,7 @@ from rich.console import Console
 from feddag.experiment import Experiment
 from feddag.records import ResultRecord
 from feddag.report.clients import client_blocks
-from feddag.report.events import happenings
+from feddag.report.events import events_by_round
 from feddag.report.left import Left
 from feddag.screen import say, show_table
 
@@ -128,7 +128,7 @@ def show_run(console: Console, left: Left) -> None:
         show_table(console, "clusters", ("cluster", "clients", "accuracy"), rows)
     worst = sorted(scores, key=lambda client: scores[client])[:3]
     say(console, "worst served: " + ", ".join(f"{left.client_name(c)} {scores[c]:.3f}" for c in worst))
-    told = [f"round {n}: {event}" for n, kinds in happenings(left).items() for said in kinds.values() for event in said]
+    told = [f"round {n}: {event.text}" for n, events in events_by_round(left).items() for event in events]
     for line in told[-LINES:]:
         say(console, line)
     if len(told) > LINES:

@@ -11,7 +11,6 @@ import pytest
 from feddag.cli import main
 from feddag.errors import FeddagError
 from feddag.report import read_left, write_report
-from feddag.report.events import happenings
 from feddag.report.figures import distances as figures
 from feddag.report.page import page
 from feddag.report.run import run_document
@@ -59,12 +58,14 @@ def test_an_unfinished_run_shows_what_there_is(real_run: Path, tmp_path: Path) -
     assert "1 done" in document["subtitle"]
 
 
-def test_what_happened_is_told_by_kind() -> None:
-    happened = happenings(made_by_hand(8))
-    assert happened == {
-        2: {"faults": ["client 3 gave no answer: died of digits"]},
-        3: {"newcomers": ["client 1 joined cluster digits"]},
-    }
+def test_rounds_before_the_first_clusters_and_rounds_without_scores_are_gaps() -> None:
+    left = made_by_hand(4)
+    left.history[0]["clusters"] = None
+    left.history[1]["per_client"] = [None] * 4
+    curves = {trace.get("name"): trace["y"] for trace in drawn(run_document(left))["accuracy"]["data"]}
+    assert curves["cluster 0"][:2] == [None, None] and curves["cluster 0"][2] == left.history[2]["per_client"][0]
+    assert curves["middle 80 % of clients"][1] is None
+    page(run_document(left))
 
 
 def test_clusters_lie_together_and_keep_the_order_of_the_tree() -> None:

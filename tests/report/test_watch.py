@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,11 @@ import pytest
 from rich.console import Console
 
 import feddag
-from feddag.data.clients import lay_out
 from feddag.deploy import server
-from feddag.deploy.app import PACKAGE, write_app
-from feddag.deploy.launch import write_site
-from feddag.deploy.node import answer
-from feddag.engines.flower.engine import Delivery
-from feddag.engines.flower.wire import Parcel, write_hello
 from feddag.errors import FeddagError
 from feddag.report.terminal import show_run
 from feddag.report.watch import Watch, is_running, state_of
-from feddag.runner.run import prepare
+from tests.engines.in_process import serve, write_federation
 from tests.report.conftest import HOSTILE, HOSTILE_FILE, made_by_hand
 from tests.test_cli import FEDDAG, QUICK
 from tests.test_cli import feddag as command
@@ -127,50 +121,20 @@ def test_it_notices_a_run_that_was_killed(tmp_path: Path) -> None:
     assert not is_running(tmp_path / "r")
 
 
-class WithoutWay:
-    """Flower's grid without a network: each node's own program answers in place."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.answers = folder, list[Parcel]()
-
-    def nodes(self) -> set[str]:
-        return {"0", "1", "2"}
-
-    def greet(self, node: str) -> str:
-        return self._keep(write_hello(int(node)))
-
-    def send(self, node: str, parcel: Parcel) -> str:
-        site = {"client-id": int(node), "data": f"{self.folder}/{node}.npz", "state": f"{self.folder}/state"}
-        return self._keep(answer(parcel, site, {}, self.folder / "app" / PACKAGE))
-
-    def receive(self, messages: Iterable[str]) -> list[Delivery]:
-        return [Delivery(message, self.answers[int(message)]) for message in messages]
-
-    def _keep(self, parcel: Parcel) -> str:
-        self.answers.append(parcel)
-        return str(len(self.answers) - 1)
-
-
 def test_a_run_on_flower_is_watched_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = feddag.Experiment(clients=3, groups=3, epochs=1, rounds=2, trainer="torch")
-    dataset, partition, _ = prepare(experiment)
-    data = lay_out(dataset, partition, experiment.seed)
-    write_app(tmp_path / "app", experiment)
-    for client in range(3):
-        write_site(tmp_path / f"{client}.npz", data, client)
+    write_federation(experiment, tmp_path)
     seen = []
 
     def look(record: dict[str, Any]) -> None:  # after each round, while the server app is at work
         state, document = json.loads(watch.answer("/state.json")[0]), json.loads(watch.answer("/document.json")[0])
         seen.append((state["said"], {section["id"] for section in document["sections"]}))
 
-    monkeypatch.setattr(server, "GridCarrier", lambda grid: WithoutWay(tmp_path))
     monkeypatch.setattr(server, "_say", look)
-    terms = {"deadline": 60, "minimum": 3, "patience": 3, "largest-reply": 64}
     (tmp_path / "r").mkdir()
     (tmp_path / "r/experiment.toml").write_text(experiment.to_toml())
     watch = Watch(tmp_path / "r")
-    server.serve(None, {"out": str(tmp_path / "r"), "resume": False, **terms}, tmp_path / "app" / PACKAGE)
+    serve(tmp_path, 3, monkeypatch)
     watch.seen_the_end.set()
     assert watch.serve_to_end().said == "finished after 2 rounds"
     assert [said for said, _ in seen] == ["running, 1 round done", "running, 2 rounds done"]

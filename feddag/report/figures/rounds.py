@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feddag.records import RoundRecord
+from feddag.records import Event, RoundRecord
 from feddag.report.figures.parts import from_worst, line, several
 from feddag.report.look import GREY, LEGEND, Figure, colour
 
@@ -79,7 +79,7 @@ def _event_marks(events: Mapping[int, Sequence[str]], height: float) -> list[dic
 
 
 def _cluster_curves(history: Sequence[RoundRecord], rounds: list[int], scores: Sequence[Any]) -> list[dict[str, Any]]:
-    groups = [record["clusters"] or [] for record in history]
+    groups = [record["clusters"] or [None] * len(record["per_client"]) for record in history]
     every = sorted({group for record in groups for group in record if group is not None})
     if not 1 < len(every) <= MOST_GROUP_CURVES:
         return []
@@ -98,15 +98,16 @@ def _mean_of(values: NDArray[Any]) -> float | None:
     return float(known.mean()) if len(known) else None
 
 
-def timeline(happened: Sequence[tuple[int, str, Sequence[str]]], kinds: Sequence[str], rounds: int) -> Figure:
-    """What happened to clients, by round and kind; the larger the mark, the more of it."""
+def timeline(marks: Mapping[tuple[int, str], Sequence[Event]], kinds: Sequence[str], rounds: int) -> Figure:
+    """What happened to clients, by round and kind; the larger the mark, the more clients."""
+    clients = [sum(max(1, len(event.clients)) for event in events) for events in marks.values()]
     return {
         "data": [
             {
-                **{"x": [number for number, *_ in happened], "y": [kind for _, kind, _ in happened], "mode": "markers"},
-                "text": [several(said) for *_, said in happened],
+                **{"x": [number for number, _ in marks], "y": [kind for _, kind in marks], "mode": "markers"},
+                "text": [several([event.text for event in events]) for events in marks.values()],
                 **{"hovertemplate": "round %{x}<br>%{text}<extra></extra>", "showlegend": False},
-                "marker": {"size": [8 + 4 * float(np.log2(len(said))) for *_, said in happened], "opacity": 0.75},
+                "marker": {"size": [8 + 4 * float(np.log2(number)) for number in clients], "opacity": 0.75},
             }
         ],
         "layout": {
