@@ -16,7 +16,7 @@ from feddag.methods.cfl import bipartition
 from feddag.models import ModelSpec
 from feddag.testing import FakeEngine, moved, one_round
 from feddag.weights import Choice, Own, Ref
-from tests.engines.in_place import run_on_nodes
+from tests.engines.in_process import run_on_nodes
 
 SPEC = ModelSpec("mlp", (2,), 2)
 SAMPLES = {0: 10, 1: 30, 2: 20, 3: 40}

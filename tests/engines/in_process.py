@@ -5,6 +5,7 @@ from pathlib import Path
 
 import feddag
 from feddag.data.clients import lay_out
+from feddag.data.partitions import Partition
 from feddag.deploy import server
 from feddag.deploy.app import PACKAGE, write_app
 from feddag.deploy.launch import write_site
@@ -14,7 +15,7 @@ from feddag.engines.flower.wire import Parcel, write_hello
 from feddag.runner.run import prepare
 
 
-class InPlace:
+class InProcessCarrier:
     """Flower's grid without a network: each node's own program answers at once."""
 
     def __init__(self, folder: Path, clients: int) -> None:
@@ -39,22 +40,27 @@ class InPlace:
         return str(len(self.answers) - 1)
 
 
-def write_federation(experiment: feddag.Experiment, folder: Path) -> int:
-    """The app, and every client's data as if its site had brought them; returns how many clients there are."""
+def write_federation(experiment: feddag.Experiment, folder: Path) -> Partition:
+    """The app, and every client's data as if its site had brought them."""
     dataset, partition, _ = prepare(experiment)
     data = lay_out(dataset, partition, experiment.seed)
     write_app(folder / "app", experiment)
     for client in range(len(partition.train)):
         write_site(folder / f"{client}.npz", data, client)
-    (folder / "r").mkdir()
-    partition.save(folder / "r" / "partition.npz")
-    return len(partition.train)
+    return partition
+
+
+def serve(folder: Path, clients: int, monkeypatch) -> None:
+    """The loop that runs on a real server, with what `write_federation` wrote; the run directory is `r` beside it."""
+    monkeypatch.setattr(server, "GridCarrier", lambda grid: InProcessCarrier(folder, clients))
+    settings = {"deadline": 60, "minimum": 1, "patience": 3, "largest-reply": 1024}
+    server.serve(None, {"out": str(folder / "r"), "resume": False, **settings}, folder / "app" / PACKAGE)
 
 
 def run_on_nodes(experiment: feddag.Experiment, folder: Path, monkeypatch) -> feddag.Run:
-    """The experiment on Flower's engine, with the loop that runs on a real server."""
-    clients = write_federation(experiment, folder)
-    monkeypatch.setattr(server, "GridCarrier", lambda grid: InPlace(folder, clients))
-    settings = {"deadline": 60, "minimum": 1, "patience": 3, "largest-reply": 1024}
-    server.serve(None, {"out": str(folder / "r"), "resume": False, **settings}, folder / "app" / PACKAGE)
+    """The experiment on Flower's engine, where the server knows how the data were divided."""
+    partition = write_federation(experiment, folder)
+    (folder / "r").mkdir()
+    partition.save(folder / "r" / "partition.npz")
+    serve(folder, len(partition.train), monkeypatch)
     return feddag.load(folder / "r")
