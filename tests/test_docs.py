@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,11 +16,15 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    return [block for name, block in fenced if name == language]
 
 
 PYTHON = [
-    pytest.param(block, id=f"{page.name}-{n}") for page in PAGES for n, block in enumerate(blocks(page, "python"))
+    pytest.param(block, id=f"{page.name}-{n}")
+    for page in PAGES
+    for n, block in enumerate(blocks(page, "python"))
+    if not block.startswith("# test_")  # those need the file before them: the guide is followed as a whole below
 ]
 COMMANDS = sorted(
     {re.split(r" {2,}", line)[0] for page in PAGES for block in blocks(page, "") for line in block.splitlines()
@@ -56,3 +61,16 @@ def test_tables_show_what_the_kept_results_say(monkeypatch) -> None:
         assert tables.filled(text) == text, f"{page.name}: make tables"
     shown = {path for table in tables.TABLES.values() for row in table.rows for path in tables.files_of(row)}
     assert set((ROOT / "results").glob("*-s[0-9]*.json")) == shown, "a kept result that no table shows"
+
+
+def test_the_guide_to_a_clustered_method_can_be_followed(in_tmp: Path) -> None:
+    """As a reader would: save the files, type the commands, run the test."""
+    page = ROOT / "docs" / "clustered-methods.md"
+    for block in blocks(page, "python"):
+        Path(block.splitlines()[0].removeprefix("# ")).write_text(block)
+    commands = [line for block in blocks(page, "") for line in block.splitlines() if line.startswith("feddag ")]
+    assert [command.split()[1] for command in commands] == ["compare", "run"]
+    for command in [*commands, "python -m pytest -q test_by_head.py"]:
+        program, *arguments = command.split()
+        done = subprocess.run([Path(sys.executable).parent / program, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
