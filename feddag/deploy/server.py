@@ -10,7 +10,7 @@ import torch
 
 from feddag.deploy.app import EXPERIMENT, Task
 from feddag.engines.flower.engine import FlowerEngine, Terms
-from feddag.engines.flower.grid import GridCarrier
+from feddag.engines.flower.grid import GridTransport
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
 from feddag.files import write_atomically
@@ -33,7 +33,7 @@ def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
     setting = _setting(experiment, Task.read(folder), terms, files)
     with files.locked():
         write_atomically(files.experiment, experiment.to_toml())
-        engine = FlowerEngine(GridCarrier(grid), _run_name(files, resume), setting.clients, terms)
+        engine = FlowerEngine(GridTransport(grid), _run_name(files, resume), setting.clients, terms)
         engine.gather()
         run_on(engine, experiment, files, setting, resume, _say)
 

@@ -15,7 +15,7 @@ from feddag.engines.flower.wire import Parcel, write_hello
 from feddag.runner.run import prepare
 
 
-class InProcessCarrier:
+class InProcessTransport:
     """Flower's grid without a network: each node's own program answers at once."""
 
     def __init__(self, folder: Path, clients: int) -> None:
@@ -52,7 +52,7 @@ def write_federation(experiment: feddag.Experiment, folder: Path) -> Partition:
 
 def serve(folder: Path, clients: int, monkeypatch) -> None:
     """The loop that runs on a real server, with what `write_federation` wrote; the run directory is `r` beside it."""
-    monkeypatch.setattr(server, "GridCarrier", lambda grid: InProcessCarrier(folder, clients))
+    monkeypatch.setattr(server, "GridTransport", lambda grid: InProcessTransport(folder, clients))
     settings = {"deadline": 60, "minimum": 1, "patience": 3, "largest-reply": 1024}
     server.serve(None, {"out": str(folder / "r"), "resume": False, **settings}, folder / "app" / PACKAGE)
 

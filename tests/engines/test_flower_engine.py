@@ -52,7 +52,7 @@ def texts(engine: FlowerEngine) -> list[str]:
 
 @dataclass
 class Fake:
-    """A carrier in made-up time. A node is its client and its behaviour."""
+    """A transport in made-up time. A node is its client and its behaviour."""
 
     nodes_by_id: dict[str, tuple[int | Parcel, Behaviour]]
     now: float = 0.0

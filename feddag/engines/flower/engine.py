@@ -41,7 +41,7 @@ class Delivery:
     lost: str = ""
 
 
-class Carrier(Protocol):
+class Transport(Protocol):
     """Takes messages to nodes. Its node ids mean nothing beyond this: a client is who its node says it is."""
 
     def nodes(self) -> set[NodeId]:
@@ -58,7 +58,7 @@ class Carrier(Protocol):
 
 
 class FlowerEngine(Engine):
-    """Asks clients through a carrier.
+    """Asks clients through a transport.
 
     Which node is which client is what the nodes themselves say, from their configuration. The first node that names a
     client is that client for as long as it stays connected.
@@ -68,14 +68,14 @@ class FlowerEngine(Engine):
 
     def __init__(
         self,
-        carrier: Carrier,
+        transport: Transport,
         run: str,
         clients: int,
         terms: Terms,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._carrier, self._run, self._clients, self._terms = carrier, run, clients, terms
+        self._transport, self._run, self._clients, self._terms = transport, run, clients, terms
         self._clock, self._sleep = clock, sleep
         self._greeted: dict[str, NodeId] = {}  # by message
         self._nodes: dict[ClientId, NodeId] = {}  # clients within reach
@@ -140,8 +140,8 @@ class FlowerEngine(Engine):
             for client in sorted(set(open_jobs) & set(self._nodes) - asked):
                 tries[client] += 1
                 parcel = write_job(envelopes[client], open_jobs[client], lambda ref: self._weights[ref.digest])
-                sent[self._carrier.send(self._nodes[client], parcel)] = client, self._nodes[client]
-            for delivery in [*self._carrier.receive(list(sent)), *self._stranded(sent)]:
+                sent[self._transport.send(self._nodes[client], parcel)] = client, self._nodes[client]
+            for delivery in [*self._transport.receive(list(sent)), *self._stranded(sent)]:
                 if delivery.message not in sent:
                     continue  # its answer came and then its node went
                 client, _ = sent.pop(delivery.message)
@@ -183,7 +183,7 @@ class FlowerEngine(Engine):
         """Nothing: a node finds the memory that belongs to a job's round by itself."""
 
     def close(self) -> None:
-        """Nothing: the carrier belongs to Flower."""
+        """Nothing: the transport belongs to Flower."""
 
     def _read(self, parcel: Parcel, envelope: Envelope, job: Job) -> Reply:
         if parcel.nbytes > self._terms.largest_reply:
@@ -199,7 +199,7 @@ class FlowerEngine(Engine):
 
     def _look_around(self) -> None:
         """Notice who came and who went; greet whoever is not known."""
-        connected = self._carrier.nodes()
+        connected = self._transport.nodes()
         self._nodes = {client: node for client, node in self._nodes.items() if node in connected}
         self._greeted = {message: node for message, node in self._greeted.items() if node in connected}
         self._refused &= connected
@@ -208,11 +208,11 @@ class FlowerEngine(Engine):
             if client not in self._nodes:
                 self._place(client, node)
                 del self._doubles[node]
-        for delivery in self._carrier.receive(list(self._greeted)):
+        for delivery in self._transport.receive(list(self._greeted)):
             self._meet(self._greeted.pop(delivery.message), delivery.parcel)
         known = {*self._nodes.values(), *self._greeted.values(), *self._refused, *self._doubles}
         for node in sorted(connected - known):
-            self._greeted[self._carrier.greet(node)] = node
+            self._greeted[self._transport.greet(node)] = node
 
     def _meet(self, node: NodeId, parcel: Parcel | None) -> None:
         if parcel is None:

@@ -1,4 +1,4 @@
-"""Flower's own types: parcels as its records, its grid as our carrier. Flower is an extra: it is imported late."""
+"""Flower's own types: parcels as its records, its grid as our transport. Flower is an extra: it is imported late."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -41,7 +41,7 @@ def reply(parcel: Parcel, message: Any) -> Any:
     return Message(to_record(parcel), reply_to=message)
 
 
-class GridCarrier:
+class GridTransport:
     """Flower's grid. Replies are matched by the message they answer: a lost node's comes from another source."""
 
     def __init__(self, grid: Any) -> None:
