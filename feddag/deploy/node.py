@@ -19,8 +19,8 @@ from feddag.deploy.app import EXPERIMENT, Task
 from feddag.engines.flower.grid import from_record, reply
 from feddag.engines.flower.wire import (
     Envelope,
+    Message,
     Order,
-    Parcel,
     WireError,
     class_path,
     read_job,
@@ -128,13 +128,13 @@ def work(message: Any, context: Any, folder: Path) -> Any:
     return reply(answer(from_record(message.content), context.node_config, context.run_config, folder), message)
 
 
-def answer(parcel: Parcel, node_config: Mapping[str, Any], run_config: Mapping[str, Any], folder: Path) -> Parcel:
+def answer(message: Message, node_config: Mapping[str, Any], run_config: Mapping[str, Any], folder: Path) -> Message:
     """The answer to a job."""
     envelope: Envelope | None = None
     try:
         node = Node.of(node_config, run_config)
         experiment = read_experiment(folder / EXPERIMENT, {})
-        order = read_job(parcel, known_steps(experiment.method))
+        order = read_job(message, known_steps(experiment.method))
         envelope = order.envelope
         if envelope.client != node.client:
             raise WireError("the job is for another client")

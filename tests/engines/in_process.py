@@ -11,7 +11,7 @@ from feddag.deploy.app import PACKAGE, write_app
 from feddag.deploy.launch import write_site
 from feddag.deploy.node import answer
 from feddag.engines.flower.engine import Delivery
-from feddag.engines.flower.wire import Parcel, write_hello
+from feddag.engines.flower.wire import Message, write_hello
 from feddag.runner.run import prepare
 
 
@@ -20,7 +20,7 @@ class InProcessTransport:
 
     def __init__(self, folder: Path, clients: int) -> None:
         self.folder, self.clients = folder, clients
-        self.answers: list[Parcel] = []
+        self.answers: list[Message] = []
 
     def nodes(self) -> set[str]:
         return set(map(str, range(self.clients)))
@@ -28,15 +28,15 @@ class InProcessTransport:
     def greet(self, node: str) -> str:
         return self._keep(write_hello(int(node)))
 
-    def send(self, node: str, parcel: Parcel) -> str:
+    def send(self, node: str, message: Message) -> str:
         site = {"client-id": int(node), "data": str(self.folder / f"{node}.npz"), "state": str(self.folder / "state")}
-        return self._keep(answer(parcel, site, {}, self.folder / "app" / PACKAGE))
+        return self._keep(answer(message, site, {}, self.folder / "app" / PACKAGE))
 
-    def receive(self, messages: Iterable[str]) -> list[Delivery]:
-        return [Delivery(message, self.answers[int(message)]) for message in messages]
+    def receive(self, message_ids: Iterable[str]) -> list[Delivery]:
+        return [Delivery(message_id, self.answers[int(message_id)]) for message_id in message_ids]
 
-    def _keep(self, parcel: Parcel) -> str:
-        self.answers.append(parcel)
+    def _keep(self, message: Message) -> str:
+        self.answers.append(message)
         return str(len(self.answers) - 1)
 
 

@@ -12,8 +12,8 @@ from feddag.deploy.node import known_steps
 from feddag.engines.flower.engine import Delivery, FlowerEngine, Terms
 from feddag.engines.flower.wire import (
     Envelope,
+    Message,
     Order,
-    Parcel,
     read_job,
     write_hello,
     write_refusal,
@@ -28,8 +28,8 @@ MODEL = ModelSpec("mlp", (1, 2, 2), 2)
 STEPS = known_steps("fedavg")
 NEVER = float("inf")
 
-Behaviour = Callable[[Order], tuple[float, Parcel | str]]
-"""After how many seconds a node answers a job, and with what: a parcel, or how its answer gets lost."""
+Behaviour = Callable[[Order], tuple[float, Message | str]]
+"""After how many seconds a node answers a job, and with what: a message, or how its answer gets lost."""
 
 
 def weights_plus(order: Order, amount: float) -> Weights:
@@ -37,12 +37,12 @@ def weights_plus(order: Order, amount: float) -> Weights:
     return {name: tensor + amount for name, tensor in sent.items()}
 
 
-def trained(order: Order, amount: float = 1.0, samples: int = 10) -> Parcel:
+def trained(order: Order, amount: float = 1.0, samples: int = 10) -> Message:
     reply = Reply(order.envelope.client, [Result(weights_plus(order, amount))], samples)
     return write_reply(order.envelope, reply)
 
 
-def good(order: Order) -> tuple[float, Parcel | str]:
+def good(order: Order) -> tuple[float, Message | str]:
     return 1.0, trained(order, order.envelope.client + 1)
 
 
@@ -54,9 +54,9 @@ def texts(engine: FlowerEngine) -> list[str]:
 class Fake:
     """A transport in made-up time. A node is its client and its behaviour."""
 
-    nodes_by_id: dict[str, tuple[int | Parcel, Behaviour]]
+    nodes_by_id: dict[str, tuple[int | Message, Behaviour]]
     now: float = 0.0
-    inbox: dict[str, tuple[float, str, Parcel | str]] = field(default_factory=dict)
+    inbox: dict[str, tuple[float, str, Message | str]] = field(default_factory=dict)
     orders: list[Envelope] = field(default_factory=list)
     plans: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
 
@@ -74,18 +74,18 @@ class Fake:
         answer = write_hello(client) if isinstance(client, int) else client
         return self._post(node, 0.5, answer)
 
-    def send(self, node: str, parcel: Parcel) -> str:
-        order = read_job(parcel, STEPS)
+    def send(self, node: str, message: Message) -> str:
+        order = read_job(message, STEPS)
         self.orders.append(order.envelope)
         return self._post(node, *self.nodes_by_id[node][1](order))
 
-    def receive(self, messages: Iterable[str]) -> list[Delivery]:
-        here = [m for m in messages if self.inbox[m][0] <= self.now and self.inbox[m][1] in self.nodes_by_id]
+    def receive(self, message_ids: Iterable[str]) -> list[Delivery]:
+        here = [m for m in message_ids if self.inbox[m][0] <= self.now and self.inbox[m][1] in self.nodes_by_id]
         return [
-            Delivery(m, *((c, "") if isinstance(c, Parcel) else (None, c))) for m in here for c in [self.inbox[m][2]]
+            Delivery(m, *((c, "") if isinstance(c, Message) else (None, c))) for m in here for c in [self.inbox[m][2]]
         ]
 
-    def _post(self, node: str, delay: float, content: Parcel | str) -> str:
+    def _post(self, node: str, delay: float, content: Message | str) -> str:
         name = f"message-{len(self.inbox)}"
         self.inbox[name] = (self.now + delay, node, content)
         return name
@@ -137,7 +137,7 @@ def test_a_client_is_who_its_node_says_it_is() -> None:
 def test_a_hanging_node_costs_one_deadline_and_is_back_when_it_says_hello() -> None:
     hanging = iter([(100.0, "late"), (1.0, None)])
 
-    def hang(order: Order) -> tuple[float, Parcel | str]:
+    def hang(order: Order) -> tuple[float, Message | str]:
         delay, _ = next(hanging)
         return delay, trained(order)
 
@@ -153,7 +153,7 @@ def test_a_hanging_node_costs_one_deadline_and_is_back_when_it_says_hello() -> N
 def test_a_node_that_stays_silent_is_not_waited_for_again() -> None:
     fake, _, here = federation(good, lambda order: (NEVER, "never"))
     ask(here)
-    fake.nodes_by_id["node-1"] = (Parcel("mute"), good)  # and its hello makes no sense any more
+    fake.nodes_by_id["node-1"] = (Message("mute"), good)  # and its hello makes no sense any more
     began = fake.now
     replies = ask(here, 2)
     assert list(amounts(here, replies)) == [0] and replies.missing == {1: "out of reach"}
@@ -188,12 +188,12 @@ def test_a_node_that_stays_silent_is_not_waited_for_again() -> None:
         (lambda order: write_reply(Envelope("run1", 1, 0, 1), Reply(1, [Result()], 5)), "another round"),
         (lambda order: write_reply(Envelope("run1", 0, 1, 1), Reply(0, [Result()], 5)), "another round, client"),
         (lambda order: write_reply(order.envelope, Reply(1, [], 5)), "another number of results"),
-        (lambda order: Parcel("nonsense"), "malformed"),
-        (lambda order: Parcel(trained(order).text + " " * 20_000), "bytes, and largest_reply"),
+        (lambda order: Message("nonsense"), "malformed"),
+        (lambda order: Message(trained(order).text + " " * 20_000), "bytes, and largest_reply"),
         (lambda order: write_refusal(order.envelope, "no data"), "said: no data"),
     ],
 )
-def test_a_bad_answer_is_left_out_with_its_reason(answer: Callable[[Order], Parcel], reason: str) -> None:
+def test_a_bad_answer_is_left_out_with_its_reason(answer: Callable[[Order], Message], reason: str) -> None:
     fake, _, here = federation(good, lambda order: (1.0, answer(order)), good, largest_reply=20_000)
     replies = ask(here)
     assert amounts(here, replies) == {0: 1.0, 2: 3.0}
@@ -210,7 +210,7 @@ class TrainHead(Train):
 def test_a_step_that_sends_a_part_must_send_all_of_it(monkeypatch, names: list[str], whole: bool) -> None:
     monkeypatch.setitem(STEPS, f"{__name__}:TrainHead", TrainHead)
 
-    def part(order: Order) -> tuple[float, Parcel | str]:
+    def part(order: Order) -> tuple[float, Message | str]:
         head = {name: weights_plus(order, 1)[name] for name in names}
         return 1.0, write_reply(order.envelope, Reply(0, [Result(head)], 5))
 
@@ -290,7 +290,7 @@ def test_a_second_node_of_the_same_client_waits_until_the_first_is_gone() -> Non
 def test_nodes_that_are_nobody_are_refused() -> None:
     fake, engine, here = federation(good)
     fake.nodes_by_id |= {
-        "nobody": (Parcel("?"), good),
+        "nobody": (Message("?"), good),
         "too-many": (1, good),
         "cannot": (write_refusal(None, "no"), good),
     }

@@ -48,8 +48,8 @@ def site(experiment, tmp_path: Path):
         envelope = Envelope("run1", client, *moment)
         own = {"client-id": client, "data": str(tmp_path / f"{client}.npz"), "state": str(tmp_path / "state")} | config
         job = write_job(envelope, Job(client, steps), lambda ref: weights or {})
-        parcel = answer(job, own, {}, tmp_path / "app" / PACKAGE)
-        return read_reply(parcel, envelope, len(Job(client, steps).steps))
+        message = answer(job, own, {}, tmp_path / "app" / PACKAGE)
+        return read_reply(message, envelope, len(Job(client, steps).steps))
 
     return ask
 

@@ -19,7 +19,7 @@ from feddag.deploy.node import known_steps
 from feddag.engines.flower.wire import (
     DTYPES,
     Envelope,
-    Parcel,
+    Message,
     WireError,
     raw_array,
     read_hello,
@@ -78,10 +78,12 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-def sent(parcel: Parcel) -> Parcel:
+def sent(message: Message) -> Message:
     """As it arrives: arrays as bytes, types and shapes."""
-    carried = {name: raw_array(array.tobytes(), str(array.dtype), array.shape) for name, array in parcel.arrays.items()}
-    return Parcel(str(parcel.text), carried)
+    carried = {
+        name: raw_array(array.tobytes(), str(array.dtype), array.shape) for name, array in message.arrays.items()
+    }
+    return Message(str(message.text), carried)
 
 
 @settings(max_examples=150, deadline=None)
@@ -111,9 +113,9 @@ def test_a_reply_comes_out_as_it_went_in(weights, numbers, tensors, samples) -> 
 def test_weights_travel_once_however_often_a_job_refers_to_them() -> None:
     weights: Weights = {"w": torch.arange(1000.0)}
     ref = Ref(digest(weights), nbytes(weights))
-    parcel = write_job(HERE, Job(2, [Train(ref), Train(ref, keep="mine"), Evaluate(Own("mine"))]), lambda _: weights)
-    assert sum(array.nbytes for array in parcel.arrays.values()) == 4000
-    order = read_job(sent(parcel), STEPS)
+    message = write_job(HERE, Job(2, [Train(ref), Train(ref, keep="mine"), Evaluate(Own("mine"))]), lambda _: weights)
+    assert sum(array.nbytes for array in message.arrays.values()) == 4000
+    order = read_job(sent(message), STEPS)
     assert order.steps == (Train(ref), Train(ref, keep="mine"), Evaluate(Own("mine")))
     assert torch.equal(order.weights[ref.digest]["w"], weights["w"])
 
@@ -127,14 +129,14 @@ def header(**more: Any) -> dict[str, Any]:
     return {"protocol": 1, **vars(HERE), **more}
 
 
-def job_with_step(path: Any, fields: Any) -> Parcel:
+def job_with_step(path: Any, fields: Any) -> Message:
     text, _ = pack(header(steps=["here"], weights={}))
     step = {"$step": {"$tuple": [path, {"$dict": fields}]}}
-    return Parcel(text.replace('"here"', json.dumps(step)))
+    return Message(text.replace('"here"', json.dumps(step)))
 
 
 @pytest.mark.parametrize(
-    "parcel",
+    "message",
     [
         job_with_step("os:system", [["command", "touch hacked"]]),
         job_with_step("this:d", []),
@@ -142,28 +144,28 @@ def job_with_step(path: Any, fields: Any) -> Parcel:
         job_with_step("feddag.client.train:draw_batches", []),
         job_with_step("feddag.client.train:Train", [["nonsense", 1]]),
         job_with_step(["a list"], []),
-        Parcel(""),
-        Parcel("[" * 100_000),
-        Parcel('{"$dict": [[{"$list": []}, 1]]}'),
-        Parcel('{"$dict": [["protocol", 2]]}'),
-        Parcel('{"$dict": [["protocol", 1], ["x", {"$pickle": "gASVAA=="}]]}'),
-        Parcel('{"$dict": [["protocol", 1], ["x", {"$tensor": "absent"}]]}'),
-        Parcel('{"a": 1, "b": 2}'),
-        Parcel(*pack(header(steps="Train", weights={}))),
-        Parcel(*pack(header(steps=[], weights={"digest": {"w": torch.zeros(1)}}))),
-        Parcel(*pack(header(steps=[], weights={"digest": {"w": 1}}))),
-        Parcel(*pack(header(steps=[], weights=[]))),
-        Parcel(*pack(header(steps=[], weights={}, run="../../etc"))),
-        Parcel(*pack(header(steps=[], weights={}, run="a" * 65))),
-        Parcel(*pack(header(steps=[], weights={}, client=-1))),
-        Parcel(*pack(header(steps=[], weights={}, round=True))),
-        Parcel(*pack(header(steps=[], weights={}, exchange=1.5))),
+        Message(""),
+        Message("[" * 100_000),
+        Message('{"$dict": [[{"$list": []}, 1]]}'),
+        Message('{"$dict": [["protocol", 2]]}'),
+        Message('{"$dict": [["protocol", 1], ["x", {"$pickle": "gASVAA=="}]]}'),
+        Message('{"$dict": [["protocol", 1], ["x", {"$tensor": "absent"}]]}'),
+        Message('{"a": 1, "b": 2}'),
+        Message(*pack(header(steps="Train", weights={}))),
+        Message(*pack(header(steps=[], weights={"digest": {"w": torch.zeros(1)}}))),
+        Message(*pack(header(steps=[], weights={"digest": {"w": 1}}))),
+        Message(*pack(header(steps=[], weights=[]))),
+        Message(*pack(header(steps=[], weights={}, run="../../etc"))),
+        Message(*pack(header(steps=[], weights={}, run="a" * 65))),
+        Message(*pack(header(steps=[], weights={}, client=-1))),
+        Message(*pack(header(steps=[], weights={}, round=True))),
+        Message(*pack(header(steps=[], weights={}, exchange=1.5))),
     ],
 )
-def test_a_made_up_job_is_refused_and_nothing_is_imported(parcel: Parcel, in_tmp) -> None:
+def test_a_made_up_job_is_refused_and_nothing_is_imported(message: Message, in_tmp) -> None:
     before = set(sys.modules)
     with pytest.raises(WireError):
-        read_job(parcel, STEPS)
+        read_job(message, STEPS)
     assert set(sys.modules) == before
     assert not list(in_tmp.iterdir())
 
@@ -193,7 +195,7 @@ RESULT = {"weights": None, "numbers": {}, "arrays": {}, "samples": 0}
 )
 def test_a_made_up_reply_is_refused(content: dict[str, Any]) -> None:
     with pytest.raises(WireError):
-        read_reply(Parcel(*pack(content)), HERE, steps=1)
+        read_reply(Message(*pack(content)), HERE, steps=1)
 
 
 @pytest.mark.parametrize(
@@ -223,4 +225,4 @@ def test_a_refusal_brings_its_reason_in_one_plain_line() -> None:
 def test_hello() -> None:
     assert read_hello(write_hello(7)) == 7
     with pytest.raises(WireError):
-        read_hello(Parcel(*pack({"protocol": 1, "client": "7"})))
+        read_hello(Message(*pack({"protocol": 1, "client": "7"})))

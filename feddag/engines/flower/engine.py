@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from feddag.engines.flower.wire import Envelope, Parcel, WireError, read_hello, read_reply, write_job
+from feddag.engines.flower.wire import Envelope, Message, WireError, read_hello, read_reply, write_job
 from feddag.errors import FeddagError
 from feddag.federation import Engine, Job, Reply
 from feddag.records import Event, EventKind
@@ -14,6 +14,7 @@ from feddag.weights import ClientId, Ref, Weights, digest, nbytes
 TRIES = 3  # how often a job is sent whose node is lost over it
 NodeId = str
 """One connection of one node: it changes when the node starts anew."""
+MessageId = str
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,10 @@ class Terms:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What came back for a message: an answer, or how it got lost on the way."""
+    """What came back for a message that was sent: the reply, or how it got lost on the way."""
 
-    message: str
-    parcel: Parcel | None
+    message_id: MessageId
+    reply: Message | None
     lost: str = ""
 
 
@@ -47,13 +48,13 @@ class Transport(Protocol):
     def nodes(self) -> set[NodeId]:
         """The nodes that are connected."""
 
-    def greet(self, node: NodeId) -> str:
-        """Ask a node which client it is; returns the message's id."""
+    def greet(self, node: NodeId) -> MessageId:
+        """Ask a node which client it is."""
 
-    def send(self, node: NodeId, parcel: Parcel) -> str:
-        """Send a job; returns the message's id."""
+    def send(self, node: NodeId, message: Message) -> MessageId:
+        """Send a job."""
 
-    def receive(self, messages: Iterable[str]) -> list[Delivery]:
+    def receive(self, message_ids: Iterable[MessageId]) -> list[Delivery]:
         """What has come back for these messages."""
 
 
@@ -77,7 +78,7 @@ class FlowerEngine(Engine):
     ) -> None:
         self._transport, self._run, self._clients, self._terms = transport, run, clients, terms
         self._clock, self._sleep = clock, sleep
-        self._greeted: dict[str, NodeId] = {}  # by message
+        self._greeted: dict[MessageId, NodeId] = {}
         self._nodes: dict[ClientId, NodeId] = {}  # clients within reach
         self._given_up: set[ClientId] = set()  # an exchange waited for them in vain: the next ones do not
         self._refused: set[NodeId] = set()
@@ -132,20 +133,20 @@ class FlowerEngine(Engine):
         open_jobs = {job.client: job for job in jobs}
         envelopes = {client: Envelope(self._run, client, round, exchange) for client in open_jobs}
         tries = dict.fromkeys(open_jobs, 0)
-        sent: dict[str, tuple[ClientId, NodeId]] = {}
+        sent: dict[MessageId, tuple[ClientId, NodeId]] = {}
         self._look_around()
         end = self._clock() + self._terms.deadline
         while open_jobs:
             asked = {client for client, _ in sent.values()}
             for client in sorted(set(open_jobs) & set(self._nodes) - asked):
                 tries[client] += 1
-                parcel = write_job(envelopes[client], open_jobs[client], lambda ref: self._weights[ref.digest])
-                sent[self._transport.send(self._nodes[client], parcel)] = client, self._nodes[client]
+                message = write_job(envelopes[client], open_jobs[client], lambda ref: self._weights[ref.digest])
+                sent[self._transport.send(self._nodes[client], message)] = client, self._nodes[client]
             for delivery in [*self._transport.receive(list(sent)), *self._stranded(sent)]:
-                if delivery.message not in sent:
+                if delivery.message_id not in sent:
                     continue  # its answer came and then its node went
-                client, _ = sent.pop(delivery.message)
-                if delivery.parcel is None:
+                client, _ = sent.pop(delivery.message_id)
+                if delivery.reply is None:
                     missing[client] = delivery.lost
                     self._nodes.pop(client, None)
                     self._tell("fault", client, f"client {client} in round {round}: {delivery.lost}")
@@ -154,7 +155,7 @@ class FlowerEngine(Engine):
                 else:
                     missing.pop(client, None)
                     try:
-                        replies.append(self._read(delivery.parcel, envelopes[client], open_jobs[client]))
+                        replies.append(self._read(delivery.reply, envelopes[client], open_jobs[client]))
                     except WireError as error:
                         missing[client] = str(error)
                 del open_jobs[client]
@@ -185,23 +186,25 @@ class FlowerEngine(Engine):
     def close(self) -> None:
         """Nothing: the transport belongs to Flower."""
 
-    def _read(self, parcel: Parcel, envelope: Envelope, job: Job) -> Reply:
-        if parcel.nbytes > self._terms.largest_reply:
-            raise WireError(f"answered with {parcel.nbytes} bytes, and largest_reply = {self._terms.largest_reply}")
-        return read_reply(parcel, envelope, len(job.steps))
+    def _read(self, message: Message, envelope: Envelope, job: Job) -> Reply:
+        if message.nbytes > self._terms.largest_reply:
+            raise WireError(f"answered with {message.nbytes} bytes, and largest_reply = {self._terms.largest_reply}")
+        return read_reply(message, envelope, len(job.steps))
 
-    def _stranded(self, sent: dict[str, tuple[ClientId, NodeId]]) -> list[Delivery]:
+    def _stranded(self, sent: dict[MessageId, tuple[ClientId, NodeId]]) -> list[Delivery]:
         """Messages whose node is gone or was started anew: their answers will never come."""
         connected = set(self._nodes.values())
         return [
-            Delivery(message, None, "its node was lost") for message, (_, node) in sent.items() if node not in connected
+            Delivery(message_id, None, "its node was lost")
+            for message_id, (_, node) in sent.items()
+            if node not in connected
         ]
 
     def _look_around(self) -> None:
         """Notice who came and who went; greet whoever is not known."""
         connected = self._transport.nodes()
         self._nodes = {client: node for client, node in self._nodes.items() if node in connected}
-        self._greeted = {message: node for message, node in self._greeted.items() if node in connected}
+        self._greeted = {message_id: node for message_id, node in self._greeted.items() if node in connected}
         self._refused &= connected
         self._doubles = {node: client for node, client in self._doubles.items() if node in connected}
         for node, client in list(self._doubles.items()):
@@ -209,16 +212,16 @@ class FlowerEngine(Engine):
                 self._place(client, node)
                 del self._doubles[node]
         for delivery in self._transport.receive(list(self._greeted)):
-            self._meet(self._greeted.pop(delivery.message), delivery.parcel)
+            self._meet(self._greeted.pop(delivery.message_id), delivery.reply)
         known = {*self._nodes.values(), *self._greeted.values(), *self._refused, *self._doubles}
         for node in sorted(connected - known):
             self._greeted[self._transport.greet(node)] = node
 
-    def _meet(self, node: NodeId, parcel: Parcel | None) -> None:
-        if parcel is None:
+    def _meet(self, node: NodeId, message: Message | None) -> None:
+        if message is None:
             return  # it is greeted again as long as it is connected
         try:
-            client = read_hello(parcel)
+            client = read_hello(message)
             if client >= self._clients:
                 raise WireError(f"says it is client {client}, and clients = {self._clients}")
         except WireError as error:

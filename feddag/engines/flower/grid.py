@@ -1,10 +1,10 @@
-"""Flower's own types: parcels as its records, its grid as our transport. Flower is an extra: it is imported late."""
+"""Flower's own types: messages as its records, its grid as our transport. Flower is an extra: it is imported late."""
 
 from collections.abc import Iterable
 from typing import Any
 
-from feddag.engines.flower.engine import Delivery, NodeId
-from feddag.engines.flower.wire import Parcel, WireError, raw_array
+from feddag.engines.flower.engine import Delivery, MessageId, NodeId
+from feddag.engines.flower.wire import Message, WireError, raw_array
 
 HELLO = "query.hello"
 WORK = "train.work"
@@ -12,33 +12,33 @@ RECORD = "feddag"
 LOST = {3: "its answer was lost", 4: "its answer was lost", 5: "its node was lost", 8: "its program ended unexpectedly"}
 
 
-def to_record(parcel: Parcel) -> Any:
-    """A parcel as a Flower RecordDict: arrays as raw bytes."""
+def to_record(message: Message) -> Any:
+    """A message as a Flower RecordDict: arrays as raw bytes."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
     arrays = {
         name: Array(dtype=str(array.dtype), shape=array.shape, stype="raw", data=array.tobytes())
-        for name, array in parcel.arrays.items()
+        for name, array in message.arrays.items()
     }
-    return RecordDict({"text": ConfigRecord({RECORD: parcel.text}), "arrays": ArrayRecord(arrays)})
+    return RecordDict({"text": ConfigRecord({RECORD: message.text}), "arrays": ArrayRecord(arrays)})
 
 
-def from_record(record: Any) -> Parcel:
-    """The parcel in a Flower RecordDict; an empty one, which reads as malformed, if there is none."""
+def from_record(record: Any) -> Message:
+    """The message in a Flower RecordDict; an empty one, which reads as malformed, if there is none."""
     try:
         text = record.config_records["text"][RECORD]
         arrays = dict(record.array_records["arrays"].items())
         held = {name: raw_array(array.data, array.dtype, array.shape) for name, array in arrays.items()}
     except (KeyError, WireError):
-        return Parcel("")
-    return Parcel(text if isinstance(text, str) else "", held)
+        return Message("")
+    return Message(text if isinstance(text, str) else "", held)
 
 
-def reply(parcel: Parcel, message: Any) -> Any:
-    """The Flower message that answers another."""
-    from flwr.app import Message
+def reply(message: Message, flower_message: Any) -> Any:
+    """The Flower message that answers another with this content."""
+    from flwr.app import Message as FlowerMessage
 
-    return Message(to_record(parcel), reply_to=message)
+    return FlowerMessage(to_record(message), reply_to=flower_message)
 
 
 class GridTransport:
@@ -51,26 +51,26 @@ class GridTransport:
         """A node that was started anew is another one: what was sent to it before is lost."""
         return {f"{node.node_id}@{node.last_activated_at}" for node in self._grid.get_nodes()}
 
-    def greet(self, node: NodeId) -> str:
-        return self._push(node, HELLO, Parcel(""))
+    def greet(self, node: NodeId) -> MessageId:
+        return self._push(node, HELLO, Message(""))
 
-    def send(self, node: NodeId, parcel: Parcel) -> str:
-        return self._push(node, WORK, parcel)
+    def send(self, node: NodeId, message: Message) -> MessageId:
+        return self._push(node, WORK, message)
 
-    def receive(self, messages: Iterable[str]) -> list[Delivery]:
-        waiting = list(messages)
-        return [_delivery(message) for message in self._grid.pull_messages(waiting)] if waiting else []
+    def receive(self, message_ids: Iterable[MessageId]) -> list[Delivery]:
+        waiting = list(message_ids)
+        return [_delivery(answer) for answer in self._grid.pull_messages(waiting)] if waiting else []
 
-    def _push(self, node: NodeId, kind: str, parcel: Parcel) -> str:
-        from flwr.app import Message
+    def _push(self, node: NodeId, kind: str, message: Message) -> MessageId:
+        from flwr.app import Message as FlowerMessage
 
         number = int(node.partition("@")[0])
-        [message] = self._grid.push_messages([Message(to_record(parcel), number, kind)])
-        return str(message)
+        [message_id] = self._grid.push_messages([FlowerMessage(to_record(message), number, kind)])
+        return str(message_id)
 
 
-def _delivery(message: Any) -> Delivery:
-    answers = message.metadata.reply_to_message_id
-    if message.has_error():
-        return Delivery(answers, None, LOST.get(message.error.code, f"Flower error {message.error.code}"))
-    return Delivery(answers, from_record(message.content))
+def _delivery(answer: Any) -> Delivery:
+    message_id = answer.metadata.reply_to_message_id
+    if answer.has_error():
+        return Delivery(message_id, None, LOST.get(answer.error.code, f"Flower error {answer.error.code}"))
+    return Delivery(message_id, from_record(answer.content))

@@ -29,8 +29,8 @@ class WireError(Exception):
 
 
 @dataclass(frozen=True)
-class Parcel:
-    """The content of one message."""
+class Message:
+    """What travels: one text and raw arrays."""
 
     text: str
     arrays: Arrays = field(default_factory=dict)
@@ -74,14 +74,14 @@ def raw_array(data: bytes, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
     return np.frombuffer(bytearray(data), dtype).reshape(sizes)  # a bytearray: torch wants arrays it may write to
 
 
-def write_job(envelope: Envelope, job: Job, fetch: Callable[[Ref], Weights]) -> Parcel:
+def write_job(envelope: Envelope, job: Job, fetch: Callable[[Ref], Weights]) -> Message:
     """The message that carries a job to its client."""
     refs = {item for step in job.steps for item in step.payload() if isinstance(item, Ref)}
     weights = {ref.digest: fetch(ref) for ref in sorted(refs, key=lambda ref: ref.digest)}
-    return Parcel(*pack(_headed(envelope) | {"steps": list(job.steps), "weights": weights}, _special))
+    return Message(*pack(_headed(envelope) | {"steps": list(job.steps), "weights": weights}, _special))
 
 
-def read_job(parcel: Parcel, steps: Steps) -> Order:
+def read_job(message: Message, steps: Steps) -> Order:
     """The job in a message, if it is one."""
 
     def build(content: Any) -> Step:
@@ -90,7 +90,7 @@ def read_job(parcel: Parcel, steps: Steps) -> Order:
             raise WireError("a step is of a class that this node does not know")
         return steps[path](**fields)
 
-    content = _read(parcel, {"step": build, "ref": lambda content: Ref(*content), "own": Own})
+    content = _read(message, {"step": build, "ref": lambda content: Ref(*content), "own": Own})
     if not isinstance(content.get("steps"), list) or not all(isinstance(step, Step) for step in content["steps"]):
         raise WireError("the job is not a list of steps")
     for name, weights in _table(content.get("weights")).items():
@@ -100,20 +100,20 @@ def read_job(parcel: Parcel, steps: Steps) -> Order:
     return Order(_envelope(content), tuple(content["steps"]), content["weights"])
 
 
-def write_reply(envelope: Envelope, reply: Reply) -> Parcel:
+def write_reply(envelope: Envelope, reply: Reply) -> Message:
     """The message that brings a client's answer back."""
     results = [dict(vars(result)) for result in reply.results]
-    return Parcel(*pack(_headed(envelope) | {"samples": reply.samples, "results": results}))
+    return Message(*pack(_headed(envelope) | {"samples": reply.samples, "results": results}))
 
 
-def write_refusal(envelope: Envelope | None, reason: str) -> Parcel:
+def write_refusal(envelope: Envelope | None, reason: str) -> Message:
     """The message that says why there is no answer. The reason must not hold a sample, a label or a secret."""
-    return Parcel(*pack((_headed(envelope) if envelope else {"protocol": PROTOCOL}) | {"refused": reason}))
+    return Message(*pack((_headed(envelope) if envelope else {"protocol": PROTOCOL}) | {"refused": reason}))
 
 
-def read_reply(parcel: Parcel, envelope: Envelope, steps: int) -> Reply:
+def read_reply(message: Message, envelope: Envelope, steps: int) -> Reply:
     """The answer in a message, if it is one to this very job."""
-    content = _read(parcel)
+    content = _read(message)
     if "refused" in content:
         raise WireError(f"said: {_printable(content['refused'])}")
     if _envelope(content) != envelope:
@@ -124,14 +124,14 @@ def read_reply(parcel: Parcel, envelope: Envelope, steps: int) -> Reply:
     return Reply(envelope.client, [_result(result) for result in results], _count(content.get("samples")))
 
 
-def write_hello(client: ClientId) -> Parcel:
+def write_hello(client: ClientId) -> Message:
     """A node's introduction."""
-    return Parcel(*pack({"protocol": PROTOCOL, "client": client}))
+    return Message(*pack({"protocol": PROTOCOL, "client": client}))
 
 
-def read_hello(parcel: Parcel) -> ClientId:
+def read_hello(message: Message) -> ClientId:
     """Which client a node says it is."""
-    content = _read(parcel)
+    content = _read(message)
     if "refused" in content:
         raise WireError(f"said: {_printable(content['refused'])}")
     return _count(content.get("client"))
@@ -157,9 +157,9 @@ def _headed(envelope: Envelope) -> dict[str, Any]:
     return {"protocol": PROTOCOL, **vars(envelope)}
 
 
-def _read(parcel: Parcel, special: Mapping[str, Callable[[Any], Any]] | None = None) -> dict[Any, Any]:
+def _read(message: Message, special: Mapping[str, Callable[[Any], Any]] | None = None) -> dict[Any, Any]:
     try:
-        content = unpack(parcel.text, parcel.arrays, special)
+        content = unpack(message.text, message.arrays, special)
     except WireError:
         raise
     except Exception as error:  # a made-up message can go wrong in any way
