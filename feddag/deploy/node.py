@@ -18,7 +18,7 @@ from feddag.data.datasets import load as load_dataset
 from feddag.deploy.app import EXPERIMENT, Task
 from feddag.engines.flower.grid import from_record, reply
 from feddag.engines.flower.wire import (
-    Envelope,
+    JobId,
     Message,
     Order,
     WireError,
@@ -130,23 +130,23 @@ def work(message: Any, context: Any, folder: Path) -> Any:
 
 def answer(message: Message, node_config: Mapping[str, Any], run_config: Mapping[str, Any], folder: Path) -> Message:
     """The answer to a job."""
-    envelope: Envelope | None = None
+    job_id: JobId | None = None
     try:
         node = Node.of(node_config, run_config)
         experiment = read_experiment(folder / EXPERIMENT, {})
         order = read_job(message, known_steps(experiment.method))
-        envelope = order.envelope
-        if envelope.client != node.client:
+        job_id = order.job_id
+        if job_id.client != node.client:
             raise WireError("the job is for another client")
-        return write_reply(envelope, do(order, node, experiment, Task.read(folder)))
+        return write_reply(job_id, do(order, node, experiment, Task.read(folder)))
     except WireError as error:
-        return write_refusal(envelope, str(error))
+        return write_refusal(job_id, str(error))
     except (FeddagError, DamagedError) as error:
         print(f"feddag: {error}", file=sys.stderr)  # it names files of this node, so it stays here
-        return write_refusal(envelope, "its configuration, data or memory cannot be used; the node's log says why")
+        return write_refusal(job_id, "its configuration, data or memory cannot be used; the node's log says why")
     except Exception as error:  # its text may hold a sample or a label: only its type leaves, and only lines are logged
         print("".join(traceback.format_tb(error.__traceback__)), type(error).__name__, file=sys.stderr)
-        return write_refusal(envelope, f"its work failed with {type(error).__name__}; the node's log says where")
+        return write_refusal(job_id, f"its work failed with {type(error).__name__}; the node's log says where")
 
 
 def do(order: Order, node: Node, experiment: Experiment, task: Task) -> Reply:
@@ -159,9 +159,9 @@ def do(order: Order, node: Node, experiment: Experiment, task: Task) -> Reply:
     def fetch(ref: Ref) -> Weights:
         return order.weights[ref.digest]
 
-    envelope = order.envelope
-    moment = (envelope.round, envelope.exchange)
-    memory = Memory(node.state / envelope.run / f"client-{node.client:06d}")
+    job_id = order.job_id
+    moment = (job_id.round, job_id.exchange)
+    memory = Memory(node.state / job_id.run / f"client-{node.client:06d}")
     done = Worker(data, config, fetch).do(Work(Job(node.client, order.steps), memory.recall(moment), moment))
     assert isinstance(done, Done)
     if done.state is not None:

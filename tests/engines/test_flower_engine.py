@@ -11,7 +11,7 @@ from feddag.client.train import Train
 from feddag.deploy.node import known_steps
 from feddag.engines.flower.engine import Delivery, FlowerEngine, Terms
 from feddag.engines.flower.wire import (
-    Envelope,
+    JobId,
     Message,
     Order,
     read_job,
@@ -38,12 +38,12 @@ def weights_plus(order: Order, amount: float) -> Weights:
 
 
 def trained(order: Order, amount: float = 1.0, samples: int = 10) -> Message:
-    reply = Reply(order.envelope.client, [Result(weights_plus(order, amount))], samples)
-    return write_reply(order.envelope, reply)
+    reply = Reply(order.job_id.client, [Result(weights_plus(order, amount))], samples)
+    return write_reply(order.job_id, reply)
 
 
 def good(order: Order) -> tuple[float, Message | str]:
-    return 1.0, trained(order, order.envelope.client + 1)
+    return 1.0, trained(order, order.job_id.client + 1)
 
 
 def texts(engine: FlowerEngine) -> list[str]:
@@ -57,7 +57,7 @@ class Fake:
     nodes_by_id: dict[str, tuple[int | Message, Behaviour]]
     now: float = 0.0
     inbox: dict[str, tuple[float, str, Message | str]] = field(default_factory=dict)
-    orders: list[Envelope] = field(default_factory=list)
+    orders: list[JobId] = field(default_factory=list)
     plans: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
 
     def sleep(self, seconds: float) -> None:
@@ -76,7 +76,7 @@ class Fake:
 
     def send(self, node: str, message: Message) -> str:
         order = read_job(message, STEPS)
-        self.orders.append(order.envelope)
+        self.orders.append(order.job_id)
         return self._post(node, *self.nodes_by_id[node][1](order))
 
     def receive(self, message_ids: Iterable[str]) -> list[Delivery]:
@@ -122,7 +122,7 @@ def test_every_client_gets_its_own_message_and_replies_come_in_client_order() ->
     replies = ask(here)
     assert [reply.client for reply in replies] == [0, 1, 2]
     assert amounts(here, replies) == {0: 1.0, 1: 2.0, 2: 3.0}
-    assert fake.orders == [Envelope("run1", client, 1, 1) for client in range(3)]
+    assert fake.orders == [JobId("run1", client, 1, 1) for client in range(3)]
     assert replies.missing == {}
 
 
@@ -164,33 +164,33 @@ def test_a_node_that_stays_silent_is_not_waited_for_again() -> None:
     ("answer", "reason"),
     [
         (lambda order: trained(order, float("nan")), "not finite"),
-        (lambda order: write_reply(order.envelope, Reply(1, [Result({"w": torch.zeros(3)})], 5)), "wrong name, shape"),
+        (lambda order: write_reply(order.job_id, Reply(1, [Result({"w": torch.zeros(3)})], 5)), "wrong name, shape"),
         (
             lambda order: write_reply(
-                order.envelope,
+                order.job_id,
                 Reply(1, [Result({n: t[..., :1] for n, t in weights_plus(order, 1).items()})], 5),
             ),
             "wrong name, shape",
         ),
         (
             lambda order: write_reply(
-                order.envelope, Reply(1, [Result({n: t.double() for n, t in weights_plus(order, 1).items()})], 5)
+                order.job_id, Reply(1, [Result({n: t.double() for n, t in weights_plus(order, 1).items()})], 5)
             ),
             "wrong name, shape",
         ),
         (
             lambda order: write_reply(
-                order.envelope, Reply(1, [Result(dict(list(weights_plus(order, 1).items())[1:]))], 5)
+                order.job_id, Reply(1, [Result(dict(list(weights_plus(order, 1).items())[1:]))], 5)
             ),
             "wrong name, shape",
         ),
-        (lambda order: write_reply(order.envelope, Reply(1, [Result({})], 5)), "wrong name, shape"),
-        (lambda order: write_reply(Envelope("run1", 1, 0, 1), Reply(1, [Result()], 5)), "another round"),
-        (lambda order: write_reply(Envelope("run1", 0, 1, 1), Reply(0, [Result()], 5)), "another round, client"),
-        (lambda order: write_reply(order.envelope, Reply(1, [], 5)), "another number of results"),
+        (lambda order: write_reply(order.job_id, Reply(1, [Result({})], 5)), "wrong name, shape"),
+        (lambda order: write_reply(JobId("run1", 1, 0, 1), Reply(1, [Result()], 5)), "another round"),
+        (lambda order: write_reply(JobId("run1", 0, 1, 1), Reply(0, [Result()], 5)), "another round, client"),
+        (lambda order: write_reply(order.job_id, Reply(1, [], 5)), "another number of results"),
         (lambda order: Message("nonsense"), "malformed"),
         (lambda order: Message(trained(order).text + " " * 20_000), "bytes, and largest_reply"),
-        (lambda order: write_refusal(order.envelope, "no data"), "said: no data"),
+        (lambda order: write_refusal(order.job_id, "no data"), "said: no data"),
     ],
 )
 def test_a_bad_answer_is_left_out_with_its_reason(answer: Callable[[Order], Message], reason: str) -> None:
@@ -212,7 +212,7 @@ def test_a_step_that_sends_a_part_must_send_all_of_it(monkeypatch, names: list[s
 
     def part(order: Order) -> tuple[float, Message | str]:
         head = {name: weights_plus(order, 1)[name] for name in names}
-        return 1.0, write_reply(order.envelope, Reply(0, [Result(head)], 5))
+        return 1.0, write_reply(order.job_id, Reply(0, [Result(head)], 5))
 
     _, _, here = federation(part)
     here.begin_round(1)
@@ -232,7 +232,7 @@ def test_a_lost_node_that_returns_in_time_is_asked_again_and_nothing_is_missing(
     fake.plans = [(fake.now + 5, die), (fake.now + 30, return_anew)]
     replies = ask(here)
     assert amounts(here, replies) == {0: 1.0, 1: 2.0} and replies.missing == {}
-    assert fake.orders.count(Envelope("run1", 1, 1, 1)) == 2
+    assert fake.orders.count(JobId("run1", 1, 1, 1)) == 2
     assert texts(engine) == ["client 1 in round 1: its node was lost"]
 
 

@@ -20,7 +20,7 @@ from feddag.deploy import node as node_module
 from feddag.deploy.app import PACKAGE, Task, write_app
 from feddag.deploy.launch import write_site
 from feddag.deploy.node import Memory, Node, answer, known_steps, read_site
-from feddag.engines.flower.wire import Envelope, WireError, read_reply, write_job
+from feddag.engines.flower.wire import JobId, WireError, read_reply, write_job
 from feddag.engines.local import LocalEngine
 from feddag.errors import FeddagError
 from feddag.federation import Job
@@ -45,11 +45,11 @@ def site(experiment, tmp_path: Path):
         write_site(tmp_path / f"{client}.npz", data, client)
 
     def ask(client: int, moment: tuple[int, int], steps: Any, weights: Weights | None = None, **config: Any) -> Any:
-        envelope = Envelope("run1", client, *moment)
+        job_id = JobId("run1", client, *moment)
         own = {"client-id": client, "data": str(tmp_path / f"{client}.npz"), "state": str(tmp_path / "state")} | config
-        job = write_job(envelope, Job(client, steps), lambda ref: weights or {})
+        job = write_job(job_id, Job(client, steps), lambda ref: weights or {})
         message = answer(job, own, {}, tmp_path / "app" / PACKAGE)
-        return read_reply(message, envelope, len(Job(client, steps).steps))
+        return read_reply(message, job_id, len(Job(client, steps).steps))
 
     return ask
 

@@ -18,7 +18,7 @@ from feddag.client.train import Train
 from feddag.deploy.node import known_steps
 from feddag.engines.flower.wire import (
     DTYPES,
-    Envelope,
+    JobId,
     Message,
     WireError,
     raw_array,
@@ -34,7 +34,7 @@ from feddag.federation import Job, Reply
 from feddag.packing import pack
 from feddag.weights import Own, Ref, Weights, digest, nbytes
 
-HERE = Envelope("abc123", 2, 3, 1)
+HERE = JobId("abc123", 2, 3, 1)
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def sent(message: Message) -> Message:
 @given(CONTENT)
 def test_a_step_comes_out_as_it_went_in(content: Any) -> None:
     order = read_job(sent(write_job(HERE, Job(2, Anything(content)), lambda ref: {})), STEPS)
-    assert order.envelope == HERE
+    assert order.job_id == HERE
     [step] = order.steps
     assert type(step) is Anything and same(step.content, content)
 

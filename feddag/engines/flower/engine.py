@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from feddag.engines.flower.wire import Envelope, Message, WireError, read_hello, read_reply, write_job
+from feddag.engines.flower.wire import JobId, Message, WireError, read_hello, read_reply, write_job
 from feddag.errors import FeddagError
 from feddag.federation import Engine, Job, Reply
 from feddag.records import Event, EventKind
@@ -131,7 +131,7 @@ class FlowerEngine(Engine):
         replies: list[Reply] = []
         missing: dict[ClientId, str] = {}
         open_jobs = {job.client: job for job in jobs}
-        envelopes = {client: Envelope(self._run, client, round, exchange) for client in open_jobs}
+        job_ids = {client: JobId(self._run, client, round, exchange) for client in open_jobs}
         tries = dict.fromkeys(open_jobs, 0)
         sent: dict[MessageId, tuple[ClientId, NodeId]] = {}
         self._look_around()
@@ -140,7 +140,7 @@ class FlowerEngine(Engine):
             asked = {client for client, _ in sent.values()}
             for client in sorted(set(open_jobs) & set(self._nodes) - asked):
                 tries[client] += 1
-                message = write_job(envelopes[client], open_jobs[client], lambda ref: self._weights[ref.digest])
+                message = write_job(job_ids[client], open_jobs[client], lambda ref: self._weights[ref.digest])
                 sent[self._transport.send(self._nodes[client], message)] = client, self._nodes[client]
             for delivery in [*self._transport.receive(list(sent)), *self._stranded(sent)]:
                 if delivery.message_id not in sent:
@@ -155,7 +155,7 @@ class FlowerEngine(Engine):
                 else:
                     missing.pop(client, None)
                     try:
-                        replies.append(self._read(delivery.reply, envelopes[client], open_jobs[client]))
+                        replies.append(self._read(delivery.reply, job_ids[client], open_jobs[client]))
                     except WireError as error:
                         missing[client] = str(error)
                 del open_jobs[client]
@@ -186,10 +186,10 @@ class FlowerEngine(Engine):
     def close(self) -> None:
         """Nothing: the transport belongs to Flower."""
 
-    def _read(self, message: Message, envelope: Envelope, job: Job) -> Reply:
+    def _read(self, message: Message, job_id: JobId, job: Job) -> Reply:
         if message.nbytes > self._terms.largest_reply:
             raise WireError(f"answered with {message.nbytes} bytes, and largest_reply = {self._terms.largest_reply}")
-        return read_reply(message, envelope, len(job.steps))
+        return read_reply(message, job_id, len(job.steps))
 
     def _stranded(self, sent: dict[MessageId, tuple[ClientId, NodeId]]) -> list[Delivery]:
         """Messages whose node is gone or was started anew: their answers will never come."""

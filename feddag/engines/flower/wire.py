@@ -42,8 +42,8 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Envelope:
-    """Which job of which run a message is about: a reply must repeat its job's."""
+class JobId:
+    """Which job of which run a message belongs to; a reply repeats that of its job."""
 
     run: str
     client: ClientId
@@ -55,7 +55,7 @@ class Envelope:
 class Order:
     """A job as a node reads it, with the weights it refers to."""
 
-    envelope: Envelope
+    job_id: JobId
     steps: tuple[Step, ...]
     weights: dict[str, Weights]
 
@@ -74,11 +74,11 @@ def raw_array(data: bytes, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
     return np.frombuffer(bytearray(data), dtype).reshape(sizes)  # a bytearray: torch wants arrays it may write to
 
 
-def write_job(envelope: Envelope, job: Job, fetch: Callable[[Ref], Weights]) -> Message:
+def write_job(job_id: JobId, job: Job, fetch: Callable[[Ref], Weights]) -> Message:
     """The message that carries a job to its client."""
     refs = {item for step in job.steps for item in step.payload() if isinstance(item, Ref)}
     weights = {ref.digest: fetch(ref) for ref in sorted(refs, key=lambda ref: ref.digest)}
-    return Message(*pack(_headed(envelope) | {"steps": list(job.steps), "weights": weights}, _special))
+    return Message(*pack(_headed(job_id) | {"steps": list(job.steps), "weights": weights}, _special))
 
 
 def read_job(message: Message, steps: Steps) -> Order:
@@ -97,31 +97,31 @@ def read_job(message: Message, steps: Steps) -> Order:
         _tensors(weights)
         if digest(weights) != name:
             raise WireError("weights are not those that their name says")
-    return Order(_envelope(content), tuple(content["steps"]), content["weights"])
+    return Order(_job_id(content), tuple(content["steps"]), content["weights"])
 
 
-def write_reply(envelope: Envelope, reply: Reply) -> Message:
+def write_reply(job_id: JobId, reply: Reply) -> Message:
     """The message that brings a client's answer back."""
     results = [dict(vars(result)) for result in reply.results]
-    return Message(*pack(_headed(envelope) | {"samples": reply.samples, "results": results}))
+    return Message(*pack(_headed(job_id) | {"samples": reply.samples, "results": results}))
 
 
-def write_refusal(envelope: Envelope | None, reason: str) -> Message:
+def write_refusal(job_id: JobId | None, reason: str) -> Message:
     """The message that says why there is no answer. The reason must not hold a sample, a label or a secret."""
-    return Message(*pack((_headed(envelope) if envelope else {"protocol": PROTOCOL}) | {"refused": reason}))
+    return Message(*pack((_headed(job_id) if job_id else {"protocol": PROTOCOL}) | {"refused": reason}))
 
 
-def read_reply(message: Message, envelope: Envelope, steps: int) -> Reply:
+def read_reply(message: Message, job_id: JobId, steps: int) -> Reply:
     """The answer in a message, if it is one to this very job."""
     content = _read(message)
     if "refused" in content:
         raise WireError(f"said: {_printable(content['refused'])}")
-    if _envelope(content) != envelope:
+    if _job_id(content) != job_id:
         raise WireError("answered for another round, client or run")
     results = content.get("results")
     if not isinstance(results, list) or len(results) != steps:
         raise WireError("answered with another number of results than steps")
-    return Reply(envelope.client, [_result(result) for result in results], _count(content.get("samples")))
+    return Reply(job_id.client, [_result(result) for result in results], _count(content.get("samples")))
 
 
 def write_hello(client: ClientId) -> Message:
@@ -153,8 +153,8 @@ def _special(item: Any) -> tuple[str, Any] | None:
     return None
 
 
-def _headed(envelope: Envelope) -> dict[str, Any]:
-    return {"protocol": PROTOCOL, **vars(envelope)}
+def _headed(job_id: JobId) -> dict[str, Any]:
+    return {"protocol": PROTOCOL, **vars(job_id)}
 
 
 def _read(message: Message, special: Mapping[str, Callable[[Any], Any]] | None = None) -> dict[Any, Any]:
@@ -169,11 +169,11 @@ def _read(message: Message, special: Mapping[str, Callable[[Any], Any]] | None =
     return content
 
 
-def _envelope(content: Mapping[Any, Any]) -> Envelope:
+def _job_id(content: Mapping[Any, Any]) -> JobId:
     run = content.get("run")
     if not isinstance(run, str) or not run.isalnum() or len(run) > 64:  # it becomes the name of a folder
         raise WireError("a message without the name of its run")
-    return Envelope(run, *(_count(content.get(name)) for name in ("client", "round", "exchange")))
+    return JobId(run, *(_count(content.get(name)) for name in ("client", "round", "exchange")))
 
 
 def _result(content: Any) -> Result:
