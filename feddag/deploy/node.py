@@ -20,7 +20,7 @@ from feddag.engines.flower.grid import from_record, reply
 from feddag.engines.flower.wire import (
     JobId,
     Message,
-    Order,
+    ReceivedJob,
     WireError,
     class_path,
     read_job,
@@ -134,11 +134,11 @@ def answer(message: Message, node_config: Mapping[str, Any], run_config: Mapping
     try:
         node = Node.of(node_config, run_config)
         experiment = read_experiment(folder / EXPERIMENT, {})
-        order = read_job(message, known_steps(experiment.method))
-        job_id = order.job_id
+        job = read_job(message, known_steps(experiment.method))
+        job_id = job.id
         if job_id.client != node.client:
             raise WireError("the job is for another client")
-        return write_reply(job_id, do(order, node, experiment, Task.read(folder)))
+        return write_reply(job_id, do(job, node, experiment, Task.read(folder)))
     except WireError as error:
         return write_refusal(job_id, str(error))
     except (FeddagError, DamagedError) as error:
@@ -149,7 +149,7 @@ def answer(message: Message, node_config: Mapping[str, Any], run_config: Mapping
         return write_refusal(job_id, f"its work failed with {type(error).__name__}; the node's log says where")
 
 
-def do(order: Order, node: Node, experiment: Experiment, task: Task) -> Reply:
+def do(job: ReceivedJob, node: Node, experiment: Experiment, task: Task) -> Reply:
     """Do a job with the samples and the memory of this node."""
     torch.set_num_threads(node.threads)
     model = task.model(experiment)
@@ -157,16 +157,15 @@ def do(order: Order, node: Node, experiment: Experiment, task: Task) -> Reply:
     data = read_site(node, task)
 
     def fetch(ref: Ref) -> Weights:
-        return order.weights[ref.digest]
+        return job.weights[ref.digest]
 
-    job_id = order.job_id
-    moment = (job_id.round, job_id.exchange)
-    memory = Memory(node.state / job_id.run / f"client-{node.client:06d}")
-    done = Worker(data, config, fetch).do(Work(Job(node.client, order.steps), memory.recall(moment), moment))
+    moment = (job.id.round, job.id.exchange)
+    memory = Memory(node.state / job.id.run / f"client-{node.client:06d}")
+    done = Worker(data, config, fetch).do(Work(Job(node.client, job.steps), memory.recall(moment), moment))
     assert isinstance(done, Done)
     if done.state is not None:
         memory.remember(moment, done.state)
-    for step, result in zip(order.steps, done.results, strict=True):
+    for step, result in zip(job.steps, done.results, strict=True):
         step.write_down(result, memory.folder)
     return Reply(node.client, done.results, data.size(node.client))
 

@@ -13,7 +13,7 @@ from feddag.engines.flower.engine import Delivery, FlowerEngine, Terms
 from feddag.engines.flower.wire import (
     JobId,
     Message,
-    Order,
+    ReceivedJob,
     read_job,
     write_hello,
     write_refusal,
@@ -28,22 +28,22 @@ MODEL = ModelSpec("mlp", (1, 2, 2), 2)
 STEPS = known_steps("fedavg")
 NEVER = float("inf")
 
-Behaviour = Callable[[Order], tuple[float, Message | str]]
+Behaviour = Callable[[ReceivedJob], tuple[float, Message | str]]
 """After how many seconds a node answers a job, and with what: a message, or how its answer gets lost."""
 
 
-def weights_plus(order: Order, amount: float) -> Weights:
-    [sent] = order.weights.values()
+def weights_plus(job: ReceivedJob, amount: float) -> Weights:
+    [sent] = job.weights.values()
     return {name: tensor + amount for name, tensor in sent.items()}
 
 
-def trained(order: Order, amount: float = 1.0, samples: int = 10) -> Message:
-    reply = Reply(order.job_id.client, [Result(weights_plus(order, amount))], samples)
-    return write_reply(order.job_id, reply)
+def trained(job: ReceivedJob, amount: float = 1.0, samples: int = 10) -> Message:
+    reply = Reply(job.id.client, [Result(weights_plus(job, amount))], samples)
+    return write_reply(job.id, reply)
 
 
-def good(order: Order) -> tuple[float, Message | str]:
-    return 1.0, trained(order, order.job_id.client + 1)
+def good(job: ReceivedJob) -> tuple[float, Message | str]:
+    return 1.0, trained(job, job.id.client + 1)
 
 
 def texts(engine: FlowerEngine) -> list[str]:
@@ -57,7 +57,7 @@ class Fake:
     nodes_by_id: dict[str, tuple[int | Message, Behaviour]]
     now: float = 0.0
     inbox: dict[str, tuple[float, str, Message | str]] = field(default_factory=dict)
-    orders: list[JobId] = field(default_factory=list)
+    received: list[JobId] = field(default_factory=list)
     plans: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
 
     def sleep(self, seconds: float) -> None:
@@ -75,9 +75,9 @@ class Fake:
         return self._post(node, 0.5, answer)
 
     def send(self, node: str, message: Message) -> str:
-        order = read_job(message, STEPS)
-        self.orders.append(order.job_id)
-        return self._post(node, *self.nodes_by_id[node][1](order))
+        job = read_job(message, STEPS)
+        self.received.append(job.id)
+        return self._post(node, *self.nodes_by_id[node][1](job))
 
     def receive(self, message_ids: Iterable[str]) -> list[Delivery]:
         here = [m for m in message_ids if self.inbox[m][0] <= self.now and self.inbox[m][1] in self.nodes_by_id]
@@ -114,15 +114,15 @@ def amounts(federation: Federation, replies) -> dict[int, float]:
 
 def test_every_client_gets_its_own_message_and_replies_come_in_client_order() -> None:
     slow_first: list[Behaviour] = [
-        lambda order: (3.0, trained(order, 1.0)),
-        lambda order: (2.0, trained(order, 2.0)),
-        lambda order: (1.0, trained(order, 3.0)),
+        lambda job: (3.0, trained(job, 1.0)),
+        lambda job: (2.0, trained(job, 2.0)),
+        lambda job: (1.0, trained(job, 3.0)),
     ]
     fake, _, here = federation(*slow_first)
     replies = ask(here)
     assert [reply.client for reply in replies] == [0, 1, 2]
     assert amounts(here, replies) == {0: 1.0, 1: 2.0, 2: 3.0}
-    assert fake.orders == [JobId("run1", client, 1, 1) for client in range(3)]
+    assert fake.received == [JobId("run1", client, 1, 1) for client in range(3)]
     assert replies.missing == {}
 
 
@@ -137,9 +137,9 @@ def test_a_client_is_who_its_node_says_it_is() -> None:
 def test_a_hanging_node_costs_one_deadline_and_is_back_when_it_says_hello() -> None:
     hanging = iter([(100.0, "late"), (1.0, None)])
 
-    def hang(order: Order) -> tuple[float, Message | str]:
+    def hang(job: ReceivedJob) -> tuple[float, Message | str]:
         delay, _ = next(hanging)
-        return delay, trained(order)
+        return delay, trained(job)
 
     fake, _, here = federation(good, hang)
     replies = ask(here)
@@ -151,7 +151,7 @@ def test_a_hanging_node_costs_one_deadline_and_is_back_when_it_says_hello() -> N
 
 
 def test_a_node_that_stays_silent_is_not_waited_for_again() -> None:
-    fake, _, here = federation(good, lambda order: (NEVER, "never"))
+    fake, _, here = federation(good, lambda job: (NEVER, "never"))
     ask(here)
     fake.nodes_by_id["node-1"] = (Message("mute"), good)  # and its hello makes no sense any more
     began = fake.now
@@ -163,42 +163,40 @@ def test_a_node_that_stays_silent_is_not_waited_for_again() -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (lambda order: trained(order, float("nan")), "not finite"),
-        (lambda order: write_reply(order.job_id, Reply(1, [Result({"w": torch.zeros(3)})], 5)), "wrong name, shape"),
+        (lambda job: trained(job, float("nan")), "not finite"),
+        (lambda job: write_reply(job.id, Reply(1, [Result({"w": torch.zeros(3)})], 5)), "wrong name, shape"),
         (
-            lambda order: write_reply(
-                order.job_id,
-                Reply(1, [Result({n: t[..., :1] for n, t in weights_plus(order, 1).items()})], 5),
+            lambda job: write_reply(
+                job.id,
+                Reply(1, [Result({n: t[..., :1] for n, t in weights_plus(job, 1).items()})], 5),
             ),
             "wrong name, shape",
         ),
         (
-            lambda order: write_reply(
-                order.job_id, Reply(1, [Result({n: t.double() for n, t in weights_plus(order, 1).items()})], 5)
+            lambda job: write_reply(
+                job.id, Reply(1, [Result({n: t.double() for n, t in weights_plus(job, 1).items()})], 5)
             ),
             "wrong name, shape",
         ),
         (
-            lambda order: write_reply(
-                order.job_id, Reply(1, [Result(dict(list(weights_plus(order, 1).items())[1:]))], 5)
-            ),
+            lambda job: write_reply(job.id, Reply(1, [Result(dict(list(weights_plus(job, 1).items())[1:]))], 5)),
             "wrong name, shape",
         ),
-        (lambda order: write_reply(order.job_id, Reply(1, [Result({})], 5)), "wrong name, shape"),
-        (lambda order: write_reply(JobId("run1", 1, 0, 1), Reply(1, [Result()], 5)), "another round"),
-        (lambda order: write_reply(JobId("run1", 0, 1, 1), Reply(0, [Result()], 5)), "another round, client"),
-        (lambda order: write_reply(order.job_id, Reply(1, [], 5)), "another number of results"),
-        (lambda order: Message("nonsense"), "malformed"),
-        (lambda order: Message(trained(order).text + " " * 20_000), "bytes, and largest_reply"),
-        (lambda order: write_refusal(order.job_id, "no data"), "said: no data"),
+        (lambda job: write_reply(job.id, Reply(1, [Result({})], 5)), "wrong name, shape"),
+        (lambda job: write_reply(JobId("run1", 1, 0, 1), Reply(1, [Result()], 5)), "another round"),
+        (lambda job: write_reply(JobId("run1", 0, 1, 1), Reply(0, [Result()], 5)), "another round, client"),
+        (lambda job: write_reply(job.id, Reply(1, [], 5)), "another number of results"),
+        (lambda job: Message("nonsense"), "malformed"),
+        (lambda job: Message(trained(job).text + " " * 20_000), "bytes, and largest_reply"),
+        (lambda job: write_refusal(job.id, "no data"), "said: no data"),
     ],
 )
-def test_a_bad_answer_is_left_out_with_its_reason(answer: Callable[[Order], Message], reason: str) -> None:
-    fake, _, here = federation(good, lambda order: (1.0, answer(order)), good, largest_reply=20_000)
+def test_a_bad_answer_is_left_out_with_its_reason(answer: Callable[[ReceivedJob], Message], reason: str) -> None:
+    fake, _, here = federation(good, lambda job: (1.0, answer(job)), good, largest_reply=20_000)
     replies = ask(here)
     assert amounts(here, replies) == {0: 1.0, 2: 3.0}
     assert list(replies.missing) == [1] and reason in replies.missing[1]
-    assert len(fake.orders) == 3  # asking again would bring the same
+    assert len(fake.received) == 3  # asking again would bring the same
 
 
 @dataclass(frozen=True)
@@ -210,9 +208,9 @@ class TrainHead(Train):
 def test_a_step_that_sends_a_part_must_send_all_of_it(monkeypatch, names: list[str], whole: bool) -> None:
     monkeypatch.setitem(STEPS, f"{__name__}:TrainHead", TrainHead)
 
-    def part(order: Order) -> tuple[float, Message | str]:
-        head = {name: weights_plus(order, 1)[name] for name in names}
-        return 1.0, write_reply(order.job_id, Reply(0, [Result(head)], 5))
+    def part(job: ReceivedJob) -> tuple[float, Message | str]:
+        head = {name: weights_plus(job, 1)[name] for name in names}
+        return 1.0, write_reply(job.id, Reply(0, [Result(head)], 5))
 
     _, _, here = federation(part)
     here.begin_round(1)
@@ -221,7 +219,7 @@ def test_a_step_that_sends_a_part_must_send_all_of_it(monkeypatch, names: list[s
 
 
 def test_a_lost_node_that_returns_in_time_is_asked_again_and_nothing_is_missing() -> None:
-    fake, engine, here = federation(good, lambda order: (NEVER, "never"))
+    fake, engine, here = federation(good, lambda job: (NEVER, "never"))
 
     def die() -> None:
         del fake.nodes_by_id["node-1"]
@@ -232,7 +230,7 @@ def test_a_lost_node_that_returns_in_time_is_asked_again_and_nothing_is_missing(
     fake.plans = [(fake.now + 5, die), (fake.now + 30, return_anew)]
     replies = ask(here)
     assert amounts(here, replies) == {0: 1.0, 1: 2.0} and replies.missing == {}
-    assert fake.orders.count(JobId("run1", 1, 1, 1)) == 2
+    assert fake.received.count(JobId("run1", 1, 1, 1)) == 2
     assert texts(engine) == ["client 1 in round 1: its node was lost"]
 
 
@@ -245,10 +243,10 @@ def test_a_node_that_is_lost_between_two_exchanges_is_waited_for_too() -> None:
 
 
 def test_a_program_that_always_dies_over_a_job_is_given_up() -> None:
-    fake, engine, here = federation(good, lambda order: (1.0, "its program ended unexpectedly"), deadline=1000)
+    fake, engine, here = federation(good, lambda job: (1.0, "its program ended unexpectedly"), deadline=1000)
     replies = ask(here)
     assert replies.missing == {1: "its program ended unexpectedly"}
-    assert len(fake.orders) == 1 + 3
+    assert len(fake.received) == 1 + 3
     assert len(engine.events()) == 3
 
 
@@ -279,7 +277,7 @@ def test_a_late_client_is_a_newcomer_of_the_next_round() -> None:
 
 def test_a_second_node_of_the_same_client_waits_until_the_first_is_gone() -> None:
     fake, engine, here = federation(good, good)
-    fake.nodes_by_id["intruder"] = (1, lambda order: (1.0, trained(order, 100.0)))
+    fake.nodes_by_id["intruder"] = (1, lambda job: (1.0, trained(job, 100.0)))
     ask(here)
     assert amounts(here, ask(here, 2)) == {0: 1.0, 1: 2.0}
     assert texts(engine) == ["a second node says it is client 1: it waits until the first one is gone"]
@@ -312,6 +310,6 @@ def test_too_few_clients_do_not_start() -> None:
 
 
 def test_too_few_usable_answers_stop_the_run() -> None:
-    _, _, here = federation(good, good, lambda order: (1.0, trained(order, float("nan"))), minimum=3)
+    _, _, here = federation(good, good, lambda job: (1.0, trained(job, float("nan"))), minimum=3)
     with pytest.raises(FeddagError, match="round 1: 2 of 3 clients gave a usable answer, and minimum = 3"):
         ask(here)

@@ -89,9 +89,9 @@ def sent(message: Message) -> Message:
 @settings(max_examples=150, deadline=None)
 @given(CONTENT)
 def test_a_step_comes_out_as_it_went_in(content: Any) -> None:
-    order = read_job(sent(write_job(HERE, Job(2, Anything(content)), lambda ref: {})), STEPS)
-    assert order.job_id == HERE
-    [step] = order.steps
+    job = read_job(sent(write_job(HERE, Job(2, Anything(content)), lambda ref: {})), STEPS)
+    assert job.id == HERE
+    [step] = job.steps
     assert type(step) is Anything and same(step.content, content)
 
 
@@ -115,9 +115,9 @@ def test_weights_travel_once_however_often_a_job_refers_to_them() -> None:
     ref = Ref(digest(weights), nbytes(weights))
     message = write_job(HERE, Job(2, [Train(ref), Train(ref, keep="mine"), Evaluate(Own("mine"))]), lambda _: weights)
     assert sum(array.nbytes for array in message.arrays.values()) == 4000
-    order = read_job(sent(message), STEPS)
-    assert order.steps == (Train(ref), Train(ref, keep="mine"), Evaluate(Own("mine")))
-    assert torch.equal(order.weights[ref.digest]["w"], weights["w"])
+    job = read_job(sent(message), STEPS)
+    assert job.steps == (Train(ref), Train(ref, keep="mine"), Evaluate(Own("mine")))
+    assert torch.equal(job.weights[ref.digest]["w"], weights["w"])
 
 
 def test_only_steps_of_the_package_and_of_the_method_are_known() -> None:

@@ -52,10 +52,10 @@ class JobId:
 
 
 @dataclass(frozen=True)
-class Order:
+class ReceivedJob:
     """A job as a node reads it, with the weights it refers to."""
 
-    job_id: JobId
+    id: JobId
     steps: tuple[Step, ...]
     weights: dict[str, Weights]
 
@@ -81,7 +81,7 @@ def write_job(job_id: JobId, job: Job, fetch: Callable[[Ref], Weights]) -> Messa
     return Message(*pack(_headed(job_id) | {"steps": list(job.steps), "weights": weights}, _special))
 
 
-def read_job(message: Message, steps: Steps) -> Order:
+def read_job(message: Message, steps: Steps) -> ReceivedJob:
     """The job in a message, if it is one."""
 
     def build(content: Any) -> Step:
@@ -97,7 +97,7 @@ def read_job(message: Message, steps: Steps) -> Order:
         _tensors(weights)
         if digest(weights) != name:
             raise WireError("weights are not those that their name says")
-    return Order(_job_id(content), tuple(content["steps"]), content["weights"])
+    return ReceivedJob(_job_id(content), tuple(content["steps"]), content["weights"])
 
 
 def write_reply(job_id: JobId, reply: Reply) -> Message:
