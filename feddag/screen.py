@@ -25,7 +25,9 @@ def show_table(
 ) -> None:
     """A table whose first `texts` columns are text and whose others are numbers. Never cut off when piped."""
     if console.is_terminal:
-        table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table = Table(
+            title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+        )
         for number, column in enumerate(columns):
             table.add_column(column, justify="left" if number < texts else "right", overflow="fold")
         for row in rows:
@@ -33,7 +35,8 @@ def show_table(
         console.print(table)
         return
     widths = [max(len(row[number]) for row in [columns, *rows]) for number in range(len(columns))]
-    say(console, title)
+    if title:
+        say(console, title)
     for row in [columns, *rows]:
         left = map(str.ljust, row[:texts], widths)
         cells = [*left, *map(str.rjust, row[texts:], widths[texts:])]

@@ -38,8 +38,9 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["nosuchcommand"], "No such command 'nosuchcommand'"),
-        (["runn"], "Did you mean 'run'?"),
+        (["nosuchcommand"], "'nosuchcommand' is not a command of `feddag`; allowed are run, compare,"),
+        (["runn"], "; did you mean 'run'?"),
+        (["data", "lst"], "is not a command of `feddag data`; allowed are list, get, show; did you mean 'list'?"),
         (["run", "--speed", "9"], "No such option"),
         (["run", "--rounds", "many"], "'many' is not a valid integer"),
         (["data", "get"], "Missing argument"),

@@ -49,7 +49,7 @@ def main() -> None:
     """The `feddag` program: a mistake of the user's is one sentence and exit code 2."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # being told to stop is as clean as Ctrl-C
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name="feddag", standalone_mode=False)
     except (FeddagError, UsageError) as error:
         said = error.format_message() if isinstance(error, UsageError) else str(error)
         if said.startswith("Usage:"):  # nothing was asked for: that is no mistake

@@ -7,6 +7,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
+from feddag.errors import FeddagError, nearest
+
 
 class Command(TyperCommand):
     """A command whose help is plain text."""
@@ -26,6 +28,13 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """The same for a group of commands."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is meant; a wrong one is refused in the words of every other mistake."""
+        if args and args[0] not in self.commands and not args[0].startswith("-"):
+            allowed = f"allowed are {', '.join(self.commands)}{nearest(args[0], self.commands)}"
+            raise FeddagError(f"'{args[0]}' is not a command of `{ctx.command_path}`; {allowed}")
+        return super().resolve_command(ctx, args)
 
     def get_help(self, ctx: Any) -> str:
         """The help as it is printed."""

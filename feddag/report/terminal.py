@@ -86,13 +86,17 @@ def show_changes(console: Console, result: ResultRecord) -> None:
         tuned, placed = result.get("accuracy_unseen_finetuned"), result.get("unseen_placed_right")
         shown = [f"accuracy {unseen['mean']:.3f}"]
         shown += [f"tuned {tuned['mean']:.3f}"] if tuned else []
-        shown += [f"{placed:.0%} placed with their like"] if placed is not None else []
-        say(console, f"joined last: {len(result['held_out'])} clients; {', '.join(shown)}")
+        shown += [f"{placed:.0%} placed in the cluster of their true group"] if placed is not None else []
+        say(console, f"joined last: {_clients(len(result['held_out']))}; {', '.join(shown)}")
     if drift := result.get("drift"):
         known = {stage: mean for stage, mean in drift["accuracy_drifting"].items() if mean is not None}
         curve = ", ".join(f"{stage} {mean:.3f}" for stage, mean in known.items())
         alarms = f"{drift['noticed']} noticed, {drift['missed']} missed, {drift['false_alarms']} false alarms"
-        say(console, f"drifted: {drift['clients']} clients; {alarms}; their accuracy: {curve}")
+        say(console, f"drifted: {_clients(drift['clients'])}; {alarms}; their accuracy: {curve}")
+
+
+def _clients(number: int) -> str:
+    return "1 client" if number == 1 else f"{number} clients"
 
 
 def sparkline(values: list[float], width: int = 60) -> str:
