@@ -42,7 +42,7 @@ def up(
     simulation: bool = False,
     resume: bool = False,
     observer: Observer | None = None,
-    **terms: float,
+    **run_config: float,
 ) -> Run:
     """Run an experiment on a federation of its own on this machine; clients are nodes. Like `feddag.run` otherwise.
 
@@ -61,7 +61,7 @@ def up(
             here.start_superlink()
             for client in range(0 if simulation else clients):
                 here.add_node(client)
-            here.start_run(out, resume, **terms)
+            here.start_run(out, resume, **run_config)
             here.follow(files, observer)
     return load(out)
 
@@ -151,9 +151,9 @@ class LocalFederation:
         place = ["--superlink", f"{HOST}:{port or self.port}", "--host", HOST, "--port", str(free_port())]
         return self.start(name, ["flower-supernode", *security, *place, "--node-config", config])
 
-    def start_run(self, out: Path, resume: bool = False, **terms: float) -> subprocess.Popen[bytes]:
+    def start_run(self, out: Path, resume: bool = False, **run_config: float) -> subprocess.Popen[bytes]:
         """Hand the app to the SuperLink; the process lasts as long as the run."""
-        settings = {"out": f'"{out.resolve()}"', "resume": str(resume).lower(), **terms}
+        settings = {"out": f'"{out.resolve()}"', "resume": str(resume).lower(), **run_config}
         simulation = []
         if self._simulation:
             settings |= {"data": f'"{self.folder}/sites/{{client}}.npz"', "state": f'"{self.state}"'}

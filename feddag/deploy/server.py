@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from feddag.deploy.app import EXPERIMENT, Task
-from feddag.engines.flower.engine import FlowerEngine, Terms
+from feddag.engines.flower.engine import ExchangePolicy, FlowerEngine
 from feddag.engines.flower.grid import GridTransport
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
@@ -23,38 +23,38 @@ from feddag.runner.run import prepare, run_on, setting_of
 def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
     """Run the app in this folder, leaving everything in the run directory `out`; with `resume`, go on with it."""
     torch.set_num_threads(1)  # as the local engine: sums then run in one order
-    experiment, terms = read_experiment(folder / EXPERIMENT, {}), _terms(run_config)
+    experiment, policy = read_experiment(folder / EXPERIMENT, {}), _policy(run_config)
     files, resume = RunDirectory(Path(str(run_config["out"])).expanduser()), bool(run_config["resume"])
     if not resume and files.history.exists():
         raise FeddagError(f"run directory '{files.path}' holds a run; give a new one, or go on with resume = true")
     if resume and files.read_result() is not None:
         print(f"feddag: the run in '{files.path}' has finished already")
         return
-    setting = _setting(experiment, Task.read(folder), terms, files)
+    setting = _setting(experiment, Task.read(folder), policy, files)
     with files.locked():
         write_atomically(files.experiment, experiment.to_toml())
-        engine = FlowerEngine(GridTransport(grid), _run_name(files, resume), setting.clients, terms)
+        engine = FlowerEngine(GridTransport(grid), _run_name(files, resume), setting.clients, policy)
         engine.gather()
         run_on(engine, experiment, files, setting, resume, _say)
 
 
-def _setting(experiment: Experiment, task: Task, terms: Terms, files: RunDirectory) -> Setting:
+def _setting(experiment: Experiment, task: Task, policy: ExchangePolicy, files: RunDirectory) -> Setting:
     """What is known about the clients: little, unless the data were divided on this machine to try things out."""
     clients = experiment.clients
     if clients is None:
         raise FeddagError("clients is missing: say how many clients there may be")
-    if terms.minimum > clients:
-        raise FeddagError(f"run config minimum = {terms.minimum} is not allowed: there are {clients} clients at most")
+    if policy.minimum > clients:
+        raise FeddagError(f"run config minimum = {policy.minimum} is not allowed: there are {clients} clients at most")
     trainer = f"{experiment.trainer}, on Flower nodes"
     if files.partition.exists():
         dataset, partition, config = prepare(experiment)
-        return replace(setting_of(dataset, partition, config), trainer=trainer, minimum=terms.minimum)
+        return replace(setting_of(dataset, partition, config), trainer=trainer, minimum=policy.minimum)
     if experiment.method_class.needs_truth:
         raise FeddagError(f"method = '{experiment.method}' needs true groups, and a real federation has none")
-    return Setting(task.model(experiment), trainer, clients, minimum=terms.minimum)
+    return Setting(task.model(experiment), trainer, clients, minimum=policy.minimum)
 
 
-def _terms(run_config: Mapping[str, Any]) -> Terms:
+def _policy(run_config: Mapping[str, Any]) -> ExchangePolicy:
     values = {}
     for name in ("deadline", "minimum", "patience", "largest-reply"):
         value = run_config[name]
@@ -62,7 +62,7 @@ def _terms(run_config: Mapping[str, Any]) -> Terms:
             raise FeddagError(f"run config {name} = {value!r} is not allowed: it should be a number above 0")
         values[name] = value
     megabytes = int(values["largest-reply"])
-    return Terms(float(values["deadline"]), int(values["minimum"]), int(values["patience"]), megabytes * 2**20)
+    return ExchangePolicy(float(values["deadline"]), int(values["minimum"]), int(values["patience"]), megabytes * 2**20)
 
 
 def _run_name(files: RunDirectory, resume: bool) -> str:

@@ -9,7 +9,7 @@ import torch
 from feddag.client.step import Result
 from feddag.client.train import Train
 from feddag.deploy.node import known_steps
-from feddag.engines.flower.engine import Delivery, FlowerEngine, Terms
+from feddag.engines.flower.engine import Delivery, ExchangePolicy, FlowerEngine
 from feddag.engines.flower.wire import (
     JobId,
     Message,
@@ -92,10 +92,10 @@ class Fake:
 
 
 def federation(
-    *behaviours: Behaviour, clients: int | None = None, minimum: int = 0, **terms: float
+    *behaviours: Behaviour, clients: int | None = None, minimum: int = 0, **policy: float
 ) -> tuple[Fake, FlowerEngine, Federation]:
     fake = Fake({f"node-{client}": (client, behaviour) for client, behaviour in enumerate(behaviours)})
-    settings = Terms(**{"deadline": 60.0} | terms)  # type: ignore[arg-type]
+    settings = ExchangePolicy(**{"deadline": 60.0} | policy)  # type: ignore[arg-type]
     engine = FlowerEngine(fake, "run1", clients or len(behaviours), settings, lambda: fake.now, fake.sleep)
     engine.gather()
     return fake, engine, Federation(engine, MODEL, 0, 1.0, minimum=minimum)
@@ -128,7 +128,7 @@ def test_every_client_gets_its_own_message_and_replies_come_in_client_order() ->
 
 def test_a_client_is_who_its_node_says_it_is() -> None:
     fake = Fake({"node-a": (1, good), "node-b": (0, good)})
-    engine = FlowerEngine(fake, "run1", 2, Terms(), lambda: fake.now, fake.sleep)
+    engine = FlowerEngine(fake, "run1", 2, ExchangePolicy(), lambda: fake.now, fake.sleep)
     engine.gather()
     here = Federation(engine, MODEL, 0, 1.0)
     assert amounts(here, ask(here)) == {0: 1.0, 1: 2.0}
@@ -304,7 +304,7 @@ def test_nodes_that_are_nobody_are_refused() -> None:
 
 def test_too_few_clients_do_not_start() -> None:
     fake = Fake({"node-0": (0, good)})
-    engine = FlowerEngine(fake, "run1", 3, Terms(deadline=10, minimum=2), lambda: fake.now, fake.sleep)
+    engine = FlowerEngine(fake, "run1", 3, ExchangePolicy(deadline=10, minimum=2), lambda: fake.now, fake.sleep)
     with pytest.raises(FeddagError, match="1 of 3 clients connected within 10 s, and minimum = 2"):
         engine.gather()
 

@@ -18,7 +18,7 @@ MessageId = str
 
 
 @dataclass(frozen=True)
-class Terms:
+class ExchangePolicy:
     """How long to wait for whom. None of it changes what is computed from the answers that arrive."""
 
     deadline: float = 600.0
@@ -72,11 +72,11 @@ class FlowerEngine(Engine):
         transport: Transport,
         run: str,
         clients: int,
-        terms: Terms,
+        policy: ExchangePolicy,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._transport, self._run, self._clients, self._terms = transport, run, clients, terms
+        self._transport, self._run, self._clients, self._policy = transport, run, clients, policy
         self._clock, self._sleep = clock, sleep
         self._greeted: dict[MessageId, NodeId] = {}
         self._nodes: dict[ClientId, NodeId] = {}  # clients within reach
@@ -89,16 +89,16 @@ class FlowerEngine(Engine):
 
     def gather(self) -> None:
         """Wait until every client is there, or as many as the deadline brings."""
-        end = self._clock() + self._terms.deadline
+        end = self._clock() + self._policy.deadline
         while True:
             self._look_around()
             if len(self._nodes) == self._clients or self._clock() > end:
                 break
-            self._sleep(self._terms.poll)
-        if len(self._nodes) < self._terms.minimum:
+            self._sleep(self._policy.poll)
+        if len(self._nodes) < self._policy.minimum:
             raise FeddagError(
-                f"{len(self._nodes)} of {self._clients} clients connected within {self._terms.deadline:g} s, "
-                f"and minimum = {self._terms.minimum}"
+                f"{len(self._nodes)} of {self._clients} clients connected within {self._policy.deadline:g} s, "
+                f"and minimum = {self._policy.minimum}"
             )
         self._members = dict.fromkeys(self._nodes)
 
@@ -118,7 +118,7 @@ class FlowerEngine(Engine):
                 self._members[client] = None
             elif lost_since is None:
                 self._members[client] = round
-            elif round - lost_since >= self._terms.patience:
+            elif round - lost_since >= self._policy.patience:
                 del self._members[client]
                 self._tell(
                     "leave", client, f"client {client} was out of reach for {round - lost_since} rounds and has left"
@@ -135,7 +135,7 @@ class FlowerEngine(Engine):
         tries = dict.fromkeys(open_jobs, 0)
         sent: dict[MessageId, tuple[ClientId, NodeId]] = {}
         self._look_around()
-        end = self._clock() + self._terms.deadline
+        end = self._clock() + self._policy.deadline
         while open_jobs:
             asked = {client for client, _ in sent.values()}
             for client in sorted(set(open_jobs) & set(self._nodes) - asked):
@@ -161,10 +161,10 @@ class FlowerEngine(Engine):
                 del open_jobs[client]
             if not open_jobs.keys() - self._given_up or self._clock() > end:
                 break
-            self._sleep(self._terms.poll)
+            self._sleep(self._policy.poll)
             self._look_around()
         for client, _ in sent.values():
-            missing[client] = f"no answer within {self._terms.deadline:g} s"
+            missing[client] = f"no answer within {self._policy.deadline:g} s"
             self._nodes.pop(client, None)  # until it says hello again, which a node that hangs does when it is done
         self._given_up |= set(open_jobs)
         for client in open_jobs:
@@ -187,8 +187,8 @@ class FlowerEngine(Engine):
         """Nothing: the transport belongs to Flower."""
 
     def _read(self, message: Message, job_id: JobId, job: Job) -> Reply:
-        if message.nbytes > self._terms.largest_reply:
-            raise WireError(f"answered with {message.nbytes} bytes, and largest_reply = {self._terms.largest_reply}")
+        if message.nbytes > self._policy.largest_reply:
+            raise WireError(f"answered with {message.nbytes} bytes, and largest_reply = {self._policy.largest_reply}")
         return read_reply(message, job_id, len(job.steps))
 
     def _stranded(self, sent: dict[MessageId, tuple[ClientId, NodeId]]) -> list[Delivery]:
