@@ -16,7 +16,15 @@ from feddag.report import read_left, write_comparison, write_report
 
 IMAGES = Path(__file__).parent / "images"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-RUN = {"clients": 30, "rounds": 40, "epochs": 1, "labels": 0.3, "drift_round": 12, "drift_every": 4, "holdout": 0.1}
+RUN = {
+    "clients": 30,
+    "rounds": 40,
+    "epochs": 1,
+    "label_fraction": 0.3,
+    "drift_round": 12,
+    "drift_every": 4,
+    "holdout": 0.1,
+}
 
 
 def a_run(folder: Path) -> Path:

@@ -95,7 +95,7 @@ COLUMNS: dict[str, Callable[[Results], str]] = {
     "worst decile": of("accuracy", "worst_decile"),
     "after local epochs": of("accuracy_finetuned"),
     "best over rounds": of("accuracy_best"),
-    "swing": lambda results: spread([one["swing"] for one in results]),
+    "volatility": lambda results: spread([one["volatility"] for one in results]),
     "sample passes": lambda results: f"{statistics.mean(one['sample_passes'] for one in results) / 1e6:.1f} M",
     "MB up / down per client": lambda rs: f"{megabytes(rs, 'bytes_up')} / {megabytes(rs, 'bytes_down')}",
     "groups found": groups,
@@ -115,15 +115,15 @@ COLUMNS: dict[str, Callable[[Results], str]] = {
 LOCAL, FEDAVG, ORACLE = "local", "fedavg", "oracle"
 STAR, DAGGER, FEDDAG = "feddag-star", "feddag-dagger", "feddag"
 PLAIN = ["accuracy", "worst decile", "after local epochs", "best over rounds", "MB up / down per client"]
-WHOLE = ["accuracy", "worst decile", "after local epochs", "swing", "sample passes", "groups found", "paper"]
+WHOLE = ["accuracy", "worst decile", "after local epochs", "volatility", "sample passes", "groups found", "paper"]
 SIX = (LOCAL, FEDAVG, STAR, DAGGER, FEDDAG, ORACLE)
 
 
 def named(fields: Mapping[str, Any]) -> str:
     """Fields as they are typed after `--set`.
 
-    >>> named({"several": "sum", "balanced": False})
-    '`several=sum balanced=false`'
+    >>> named({"source_updates": "sum", "balanced": False})
+    '`source_updates=sum balanced=false`'
     """
     return "`" + " ".join(f"{name}={str(value).lower()}" for name, value in fields.items()) + "`"
 
@@ -139,15 +139,16 @@ PRINTED: dict[str, dict[str, str]] = {  # Tables 2-5, 10, 11 and 13 of the paper
     "fmnist-newcomers": {FEDDAG: "0.968"},
 }
 CONCEPTS = {"partition": "concept-shift"}
-AT_ONCE = {"against": "cluster"}
+AT_ONCE = {"secondary_beside": "cluster"}
 AS_PRINTED = {"sampling": "all", "balanced": False, "smoothing": 0.0}
 SHARING_AS_PRINTED = {
-    **{"classifier": "source", "combined": "sum", "several": "sum"},
+    **{"classifier": "source", "learner_encoders": "sum", "source_updates": "sum"},
     **{"secondary_start": "random", "sources": 2, "alignment": "paper"},
 }
 SHARING_AS_RELEASED = {
-    "classifier": "source", "secondary_start": "copy", "against": "own", "several": "sequence", "sources": 2,
-}  # fmt: skip
+    **{"classifier": "source", "secondary_start": "copy", "sources": 2},
+    **{"secondary_beside": "own", "source_updates": "sequence"},
+}
 MOMENTUM = "experiments.server_momentum:Momentum"
 
 
@@ -164,10 +165,10 @@ def chosen(method: str, *variants: Mapping[str, Any]) -> list[Row]:
 
 
 TABLES = {
-    "yardsticks, quantity 0.25": Table(
+    "baselines, quantity 0.25": Table(
         "quantity 0.25", PLAIN, rows_of("fmnist-label-skew-q0.25", LOCAL, FEDAVG, ORACLE)
     ),
-    "yardsticks, quantity 1": Table("quantity 1", PLAIN, rows_of("fmnist-label-skew-q1.0", LOCAL, FEDAVG, ORACLE)),
+    "baselines, quantity 1": Table("quantity 1", PLAIN, rows_of("fmnist-label-skew-q1.0", LOCAL, FEDAVG, ORACLE)),
     "label skew 0.2": Table("label skew 0.2, quantity 0.25", WHOLE, rows_of("fmnist-label-skew-q0.25", *SIX)),
     "label skew 0.3": Table("label skew 0.3, quantity 1", WHOLE, rows_of("fmnist-label-skew-0.3-q1.0", *SIX)),
     "concept shift": Table("concept shift", WHOLE, rows_of("fmnist-concept-shift", *SIX)),
@@ -194,7 +195,7 @@ TABLES = {
     ),
     "equal passes": Table(
         "Fashion-MNIST, seed 0",
-        ["accuracy", "worst decile", "swing", "sample passes"],
+        ["accuracy", "worst decile", "volatility", "sample passes"],
         [
             Row(file, method, f"{name}: `{method}`, {rounds} rounds", fields={"rounds": rounds}, seeds=(0,))
             for name, file in (("label skew 0.2", "fmnist-label-skew-q0.25"), ("concept shift", "fmnist-concept-shift"))
@@ -203,7 +204,7 @@ TABLES = {
     ),
     "200 rounds": Table(
         "label skew 0.2, quantity 0.25, seed 0",
-        ["accuracy", "worst decile", "after local epochs", "best over rounds", "swing", "sample passes"],
+        ["accuracy", "worst decile", "after local epochs", "best over rounds", "volatility", "sample passes"],
         [
             Row(
                 "fmnist-label-skew-q0.25", FEDDAG, f"`{FEDDAG}`, {rounds} rounds", fields={"rounds": rounds}, seeds=(0,)
@@ -223,7 +224,7 @@ TABLES = {
     ),
     "options of sharing": Table(
         "`feddag`, seed 100, validation samples",
-        ["accuracy", "worst decile", "swing"],
+        ["accuracy", "worst decile", "volatility"],
         [
             Row("cifar10-options", STAR, f"`{STAR}`", seeds=(100,)),
             Row("cifar10-options", DAGGER, f"`{DAGGER}`", seeds=(100,)),
@@ -233,12 +234,12 @@ TABLES = {
                 {},
                 {"scores": "own"},
                 {"classifier": "source"},
-                {"combined": "sum"},
-                {"several": "sum"},
-                {"several": "sequence"},
+                {"learner_encoders": "sum"},
+                {"source_updates": "sum"},
+                {"source_updates": "sequence"},
                 {"secondary_start": "random"},
                 {"secondary_start": "copy"},
-                {"classifier": "source", "against": "own"},
+                {"classifier": "source", "secondary_beside": "own"},
                 {"sampling": "all"},
                 {"exchange": "borrow"},
                 {"sources": 2},
@@ -252,7 +253,7 @@ TABLES = {
     ),
     "options under concept shift": Table(
         "concept shift, seed 100, validation samples",
-        ["accuracy", "worst decile", "swing"],
+        ["accuracy", "worst decile", "volatility"],
         [
             Row("cifar10-options", method, f"`{method}`{shown}", fields=CONCEPTS | fields, seeds=(100,))
             for method, shown, fields in (
@@ -264,7 +265,7 @@ TABLES = {
     ),
     "protocols": Table(
         "Fashion-MNIST, label skew 0.2, seed 0",
-        ["accuracy", "worst decile", "after local epochs", "best over rounds", "swing"],
+        ["accuracy", "worst decile", "after local epochs", "best over rounds", "volatility"],
         [
             Row("fmnist-label-skew-q0.25", STAR, f"`{STAR}`, {named(AS_PRINTED)}", fields=AS_PRINTED, seeds=(0,)),
             *rows_of("fmnist-label-skew-q0.25", STAR, FEDDAG, ORACLE, seeds=(0,)),
@@ -272,7 +273,7 @@ TABLES = {
     ),
     "balanced batches": Table(
         "seeds 100 and 101, validation samples",
-        ["accuracy", "worst decile", "swing"],
+        ["accuracy", "worst decile", "volatility"],
         [
             Row("cifar10-options", method, f"`{method}`{shown}", fields=fields, seeds=(100, 101))
             for method in (STAR, FEDDAG)
@@ -281,7 +282,7 @@ TABLES = {
     ),
     "options of stability": Table(
         "`feddag-star`, seed 100, validation samples",
-        ["accuracy", "worst decile", "swing"],
+        ["accuracy", "worst decile", "volatility"],
         [
             *chosen(
                 STAR,

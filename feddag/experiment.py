@@ -23,6 +23,13 @@ from feddag.own_code import source_files
 DEFAULT_METHOD = "feddag"
 DEFAULT_CLIENTS = 20
 NOT_PART_OF_THE_RESULT = {"workers"}
+RENAMED = {  # what fields were called in version 0.1
+    "labels": "label_fraction",
+    "quantity": "concentration",
+    "against": "secondary_beside",
+    "several": "source_updates",
+    "combined": "learner_encoders",
+}
 
 
 class Experiment(BaseModel):
@@ -48,11 +55,11 @@ class Experiment(BaseModel):
     rounds: int = Field(30, ge=1, description="communication rounds after any warm-up")
     seed: int = Field(0, ge=0, description="everything random follows from it")
     # how clients' data differ
-    labels: float = Field(
-        PartitionSettings.labels, gt=0, le=1, description="share of the classes that a group of clients holds"
+    label_fraction: float = Field(
+        PartitionSettings.label_fraction, gt=0, le=1, description="share of the classes that a group of clients holds"
     )
-    quantity: float = Field(
-        PartitionSettings.quantity, gt=0, description="Dirichlet factor: the smaller, the more unequal"
+    concentration: float = Field(
+        PartitionSettings.concentration, gt=0, description="Dirichlet concentration: the smaller, the more unequal"
     )
     groups: int | None = Field(
         PartitionSettings.groups, ge=1, description="groups of clients (min(5, clients); with pairs: 11)"
@@ -130,6 +137,8 @@ class Experiment(BaseModel):
         own_fields = {name for method in all_methods().values() for name in method.Settings.model_fields}
         known = {*type(self).model_fields, *own_fields, *self.method_class.Settings.model_fields}
         for name in self.model_extra or {}:
+            if name not in known and name in RENAMED:
+                raise FeddagError(f"the field '{name}' is now called '{RENAMED[name]}'")
             if name not in known:
                 raise FeddagError(f"'{name}' is not a field of an experiment{nearest(name, known)}")
         if self.evaluate == "validation" and self.validation == 0:

@@ -159,7 +159,7 @@ class ResultRecord(TypedDict):
     accuracy_unseen: NotRequired[AccuracyRecord | None]
     accuracy_unseen_finetuned: NotRequired[AccuracyRecord | None]
     accuracy_by_round: NotRequired[list[float]]
-    swing: NotRequired[float | None]
+    volatility: NotRequired[float | None]
     clusters: list[int | None] | None
     truth: list[int] | None
     ari: float | None

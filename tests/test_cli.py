@@ -114,7 +114,7 @@ def test_help_fits_on_two_screens(tmp_path: Path) -> None:
 
 def test_every_field_is_listed(tmp_path: Path) -> None:
     shown = feddag("fields", cwd=tmp_path).stdout
-    for name in ("labels", "quantity", "workers", "server_momentum"):
+    for name in ("label_fraction", "concentration", "workers", "server_momentum"):
         assert re.search(rf"^{name} ", shown, re.MULTILINE)
 
 

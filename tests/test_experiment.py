@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from feddag.errors import FeddagError
-from feddag.experiment import Experiment, parse_setting, read_experiment
+from feddag.experiment import RENAMED, Experiment, parse_setting, read_experiment
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_cli_over_file_over_default(tmp_path: Path) -> None:
 
 
 def test_toml_repeats_the_experiment(tmp_path: Path) -> None:
-    experiment = Experiment(method="fedavgm", server_momentum=0.8, partition="dirichlet", quantity=0.1, seed=4)
+    experiment = Experiment(method="fedavgm", server_momentum=0.8, partition="dirichlet", concentration=0.1, seed=4)
     (tmp_path / "e.toml").write_text(experiment.to_toml())
     again = read_experiment(tmp_path / "e.toml", {})
     assert again.resolved() == experiment.resolved()
     assert again.key() == experiment.key()
-    assert "labels" not in experiment.resolved()  # dirichlet has no use for it
+    assert "label_fraction" not in experiment.resolved()  # dirichlet has no use for it
 
 
 def test_fields_of_other_methods_are_accepted_and_ignored() -> None:
@@ -67,7 +67,7 @@ def test_fields_of_other_methods_are_accepted_and_ignored() -> None:
 def test_the_key_ignores_workers_and_nothing_else() -> None:
     key = Experiment().key()
     assert Experiment(workers=5).key() == key
-    for changed in ({"seed": 1}, {"rounds": 3}, {"labels": 0.3}, {"method": "local"}, {"finetune": False}):
+    for changed in ({"seed": 1}, {"rounds": 3}, {"label_fraction": 0.3}, {"method": "local"}, {"finetune": False}):
         assert Experiment(**changed).key() != key, changed
 
 
@@ -113,3 +113,10 @@ def test_broken_files_get_one_sentence(tmp_path: Path, content, sentence) -> Non
 def test_a_pattern_is_told_in_words() -> None:
     with pytest.raises(FeddagError, match=r"^schedule = '2:3' is not allowed: it should be full \(both phases"):
         Experiment(schedule="2:3")
+
+
+@pytest.mark.parametrize(("old", "new"), RENAMED.items())
+def test_a_field_that_was_renamed_says_so(old: str, new: str) -> None:
+    with pytest.raises(FeddagError, match=f"the field '{old}' is now called '{new}'"):
+        Experiment(**{old: 0.3})
+    assert new in {*Experiment.model_fields, *Experiment().method_class.Settings.model_fields}

@@ -49,7 +49,7 @@ def test_the_result_says_what_the_history_says(tmp_path: Path) -> None:
     np.testing.assert_allclose(result["accuracy_best"]["per_client"], history.max(0))
     assert result["accuracy"]["mean"] == pytest.approx(history[-2:].mean(), abs=1e-5)
     np.testing.assert_allclose(result["accuracy_by_round"], history.mean(1), atol=2e-6)
-    np.testing.assert_allclose(result["swing"], np.abs(history[11:] - history[10:-1]).mean(), atol=2e-6)
+    np.testing.assert_allclose(result["volatility"], np.abs(history[11:] - history[10:-1]).mean(), atol=2e-6)
     assert run.accuracy.mean == result["accuracy"]["mean"] > 0.5
     assert result["clusters"] == result["truth"] == run.truth and result["ari"] == 1.0
     assert result["bytes_up"] == run.history[-1]["bytes_up"] > 0
@@ -245,7 +245,7 @@ def test_clients_come_and_go_between_rounds(in_tmp: Path, monkeypatch, stopped: 
 
 
 def test_validation_data_is_used_when_asked_for() -> None:
-    common = QUICK | {"validation": 0.25, "method": "oracle", "quantity": 10.0}
+    common = QUICK | {"validation": 0.25, "method": "oracle", "concentration": 10.0}
     on_test = feddag.run(feddag.Experiment(**common)).result
     on_validation = feddag.run(feddag.Experiment(evaluate="validation", **common)).result
     assert on_test["partition_checksum"] == on_validation["partition_checksum"]

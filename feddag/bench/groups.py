@@ -28,16 +28,16 @@ from feddag.server.grouping import Grouping, group
 Row = dict[str, Any]
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "label-skew 0.2, quantity 1": {"partition": "label-skew", "labels": 0.2, "quantity": 1.0},
-    "label-skew 0.2, quantity 0.25": {"partition": "label-skew", "labels": 0.2, "quantity": 0.25},
-    "label-skew 0.3, quantity 1": {"partition": "label-skew", "labels": 0.3, "quantity": 1.0},
-    "label-skew 0.3, quantity 0.25": {"partition": "label-skew", "labels": 0.3, "quantity": 0.25},
+    "label-skew 0.2, quantity 1": {"partition": "label-skew", "label_fraction": 0.2, "concentration": 1.0},
+    "label-skew 0.2, quantity 0.25": {"partition": "label-skew", "label_fraction": 0.2, "concentration": 0.25},
+    "label-skew 0.3, quantity 1": {"partition": "label-skew", "label_fraction": 0.3, "concentration": 1.0},
+    "label-skew 0.3, quantity 0.25": {"partition": "label-skew", "label_fraction": 0.3, "concentration": 0.25},
     "concept-shift": {"partition": "concept-shift"},
     "iid": {"partition": "iid"},
     "11 pairs": {"partition": "pairs"},
     "4 corruptions": {"partition": "feature-skew", "corruptions": "gaussian_noise,motion_blur,invert,rotate"},
     "domains": {"partition": "feature-skew"},
-    "domains, quantity 1": {"partition": "feature-skew", "quantity": 1.0},
+    "domains, quantity 1": {"partition": "feature-skew", "concentration": 1.0},
     "20 clients": {"partition": "label-skew", "clients": 20},
     "1,000 clients": {"partition": "label-skew", "clients": 1000},
 }

@@ -31,7 +31,7 @@ class Method(Stateful, ABC):
     revision: ClassVar[int] = 1
     """Raised when the method's behaviour changes, so that kept results of the old one are not taken for the new."""
     needs_truth: ClassVar[bool] = False
-    """A yardstick that must be told the true groups; refused where the partition has none."""
+    """A baseline that must be told the true groups; refused where the partition has none."""
     encoders: ClassVar[int] = 1
     """Two for a method that trains a dual-encoder model."""
     Settings: ClassVar[type[MethodSettings]] = MethodSettings

@@ -1,4 +1,4 @@
-"""No federation: every client trains alone. The yardstick that a federation has to beat to be worth its traffic."""
+"""No federation: every client trains alone. The baseline that a federation has to beat to be worth its traffic."""
 
 from collections.abc import Sequence
 

@@ -27,8 +27,8 @@ from feddag.runner.results import (
     over_rounds,
     placed_right,
     score_groups,
-    swing,
     tail,
+    volatility,
 )
 from feddag.weights import ClientId
 
@@ -225,7 +225,7 @@ class Loop:
             "held_out": list(self.setting.held_out),
             **{name: block.as_record() if block else None for name, block in blocks.items()},
             "accuracy_by_round": [record["accuracy"]["mean"] for record in history],
-            "swing": swing(history, clients),
+            "volatility": volatility(history, clients),
             "clusters": None if clusters is None else [clusters.get(client) for client in range(self.setting.clients)],
             "truth": None if truth is None else list(truth),
             "ari": clustering and clustering["ari"],

@@ -79,7 +79,7 @@ def over_rounds(
     return block([float(summary(scores)) if len(scores) else math.nan for scores in present])
 
 
-def swing(history: Sequence[RoundRecord], clients: Sequence[ClientId]) -> float | None:
+def volatility(history: Sequence[RoundRecord], clients: Sequence[ClientId]) -> float | None:
     """How far a client's accuracy moves from one round to the next, up or down, in the second half of a run."""
     late = np.array([_scores(record, clients) for record in history[len(history) // 2 :]])
     moves = np.abs(np.diff(late, axis=0))

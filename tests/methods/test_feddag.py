@@ -119,7 +119,7 @@ def test_a_round_by_hand() -> None:
 
 
 def test_one_exchange_trains_what_it_should() -> None:
-    engine, federation, method = started(TWO, against="own")
+    engine, federation, method = started(TWO, secondary_beside="own")
     federation.begin_round(1)
     method.round(federation, [0, 1])
     for job in engine.jobs:
@@ -132,7 +132,7 @@ def test_one_exchange_trains_what_it_should() -> None:
 
 @pytest.mark.parametrize(("combined", "expected"), [("mean", 1.0), ("sum", 2.0)])
 def test_learners_encoders_are_combined(combined: str, expected: float) -> None:
-    _, _, method = started({0: [0], 1: [1], 2: [2]}, combined=combined, sources=2)
+    _, _, method = started({0: [0], 1: [1], 2: [2]}, learner_encoders=combined, sources=2)
     for model in method.groups.trained.values():
         model.update({name: torch.ones_like(value) for name, value in only(model, ("secondary",)).items()})
     assert method.second.learners(0) == [1, 2]
@@ -143,7 +143,7 @@ def test_learners_encoders_are_combined(combined: str, expected: float) -> None:
 
 @pytest.mark.parametrize(("several", "expected"), [("mean", 2.5), ("sum", 5.0)])
 def test_updates_of_several_sources(several: str, expected: float) -> None:
-    _, federation, method = started({0: [0], 1: [1], 2: [2]}, several=several)
+    _, federation, method = started({0: [0], 1: [1], 2: [2]}, source_updates=several)
     federation.begin_round(1)
     before = dict(method.groups.trained)
     method.round(federation, [0, 1, 2])
@@ -151,7 +151,7 @@ def test_updates_of_several_sources(several: str, expected: float) -> None:
 
 
 def test_a_source_after_another_sees_what_the_one_before_left() -> None:
-    engine, federation, method = started({0: [0], 1: [1], 2: [2]}, several="sequence")
+    engine, federation, method = started({0: [0], 1: [1], 2: [2]}, source_updates="sequence")
     federation.begin_round(1)
     before = dict(method.groups.trained)
     method.round(federation, [0, 1, 2])
@@ -247,7 +247,7 @@ def test_the_ablations() -> None:
 
 
 def test_by_schedule_a_round_trains_the_one_or_the_other() -> None:
-    engine, federation, method = started(TWO, schedule="2:1", against="own")
+    engine, federation, method = started(TWO, schedule="2:1", secondary_beside="own")
     trained = []
     for number in range(1, 7):
         federation.begin_round(number)
@@ -576,7 +576,7 @@ def test_how_far_classes_must_move_is_a_setting(threshold: float, drifted: list[
 
 @pytest.mark.parametrize(
     ("name", "settings", "on"),
-    [("feddag-dagger", {}, True), ("feddag-dagger", {"against": "cluster"}, False), ("feddag", {}, False)],
+    [("feddag-dagger", {}, True), ("feddag-dagger", {"secondary_beside": "cluster"}, False), ("feddag", {}, False)],
 )
 def test_beside_which_model_the_secondary_encoder_is_trained(name: str, settings: dict[str, str], on: bool) -> None:
     engine, federation, method = started(TWO, name, **settings)

@@ -11,7 +11,7 @@ import feddag
 from feddag.errors import FeddagError
 from feddag.models import MixtureOfModels
 from feddag.runner.directory import RunDirectory
-from tests.engines.in_place import run_on_nodes
+from tests.engines.in_process import run_on_nodes
 
 QUICK = {"clients": 4, "groups": 2, "rounds": 3, "epochs": 1, "participation": 1.0, "workers": 1, "finetune": False}
 FEDAVG = "from feddag.methods.fedavg import FedAvg\n"

@@ -32,15 +32,15 @@ def iid(info: SampleInfo, clients: int, draw: Draw) -> Assignment:
 
 
 def label_skew(
-    info: SampleInfo, clients: int, draw: Draw, *, labels: float, quantity: float, groups: int | None
+    info: SampleInfo, clients: int, draw: Draw, *, label_fraction: float, concentration: float, groups: int | None
 ) -> Assignment:
     """Data Distribution I: groups of clients with one label set each, and uneven quantities.
 
     Groups take labels that no other group has while there are any, and then others, so sets can overlap or be equal;
     the true group of a client is therefore its label set.
     """
-    count = labels_per_set(info, labels)
-    quantity = dirichlet_factor(quantity)
+    count = labels_per_set(info, label_fraction)
+    concentration = dirichlet_factor(concentration)
     groups = whole("groups", min(5, clients) if groups is None else groups, 1, clients, "the number of clients")
 
     generator = draw("labels")
@@ -54,12 +54,12 @@ def label_skew(
         label_sets.append(np.concatenate([taken, others[: count - len(taken)]]))
     group_of = random_groups(groups, clients, draw("groups"))
     holds = class_mask(np.array(label_sets)[group_of], info.num_classes)
-    return Assignment(assign_samples(info, holders_table(info, holds, draw, quantity), draw), truth=_rows(holds))
+    return Assignment(assign_samples(info, holders_table(info, holds, draw, concentration), draw), truth=_rows(holds))
 
 
-def pairs(info: SampleInfo, clients: int, draw: Draw, *, quantity: float, groups: int | None) -> Assignment:
+def pairs(info: SampleInfo, clients: int, draw: Draw, *, concentration: float, groups: int | None) -> Assignment:
     """Many true groups: 11 different pairs of classes (or `groups` of them); a class may be in several."""
-    quantity = dirichlet_factor(quantity)
+    concentration = dirichlet_factor(concentration)
     first, second = np.triu_indices(len(info.classes), 1)
     most = min(clients, len(first))
     limit = f"{clients} clients and {len(first)} pairs of classes"
@@ -68,12 +68,12 @@ def pairs(info: SampleInfo, clients: int, draw: Draw, *, quantity: float, groups
     chosen = draw("pairs").choice(len(first), groups, replace=False)
     group_of = chosen[random_groups(groups, clients, draw("groups"))]
     holds = class_mask(info.classes[np.stack([first[group_of], second[group_of]], axis=1)], info.num_classes)
-    return Assignment(assign_samples(info, holders_table(info, holds, draw, quantity), draw), truth=_rows(holds))
+    return Assignment(assign_samples(info, holders_table(info, holds, draw, concentration), draw), truth=_rows(holds))
 
 
-def pacfl(info: SampleInfo, clients: int, draw: Draw, *, labels: float) -> Assignment:
+def pacfl(info: SampleInfo, clients: int, draw: Draw, *, label_fraction: float) -> Assignment:
     """Client i holds class i mod C and others at random; a class is split evenly among its holders. No groups."""
-    count = labels_per_set(info, labels)
+    count = labels_per_set(info, label_fraction)
     own = np.arange(clients) % len(info.classes)
     chance = draw("labels").random((clients, len(info.classes)))
     chance[np.arange(clients), own] = -1  # sorts first
@@ -95,8 +95,8 @@ def concept_shift(
     *,
     concepts: int,
     skewed: bool,
-    labels: float,
-    quantity: float,
+    label_fraction: float,
+    concentration: float,
     groups: int | None,
 ) -> Assignment:
     """Data Distribution II: the same images under different labels; evenly divided, or with label skew."""
@@ -105,7 +105,9 @@ def concept_shift(
     limit = f"{clients} clients and {len(known)} different concepts of {info.num_classes} classes"
     names = known[: whole("concepts", concepts, 1, most, limit)]
     if skewed:
-        base = label_skew(info, clients, draw, labels=labels, quantity=quantity, groups=groups)
+        base = label_skew(
+            info, clients, draw, label_fraction=label_fraction, concentration=concentration, groups=groups
+        )
     else:
         base = iid(info, clients, draw)
     concept_of = balanced_kinds(len(names), clients, draw("concepts"))
@@ -114,29 +116,31 @@ def concept_shift(
     return Assignment(base.client_of, truth=truth, shifts=[Shift(names[concept]) for concept in concept_of])
 
 
-def dirichlet(info: SampleInfo, clients: int, draw: Draw, *, quantity: float) -> Assignment:
+def dirichlet(info: SampleInfo, clients: int, draw: Draw, *, concentration: float) -> Assignment:
     """Data Distribution III: every class split over all clients by a Dirichlet draw. No groups."""
     return Assignment(
-        assign_samples(info, lda_table(info, clients, dirichlet_factor(quantity), draw("quantity")), draw)
+        assign_samples(info, lda_table(info, clients, dirichlet_factor(concentration), draw("quantity")), draw)
     )
 
 
 def feature_skew(
-    info: SampleInfo, clients: int, draw: Draw, *, corruptions: int | str, severity: int, quantity: float
+    info: SampleInfo, clients: int, draw: Draw, *, corruptions: int | str, severity: int, concentration: float
 ) -> Assignment:
     """Data Distribution IV: one corruption per client, or one of the dataset's domains, and Dirichlet quantities."""
-    quantity = dirichlet_factor(quantity)
+    concentration = dirichlet_factor(concentration)
     if info.domain is not None:
-        return _domain_skew(info, info.domain, clients, draw, quantity)
+        return _domain_skew(info, info.domain, clients, draw, concentration)
     names = corruption_names(info, "feature-skew", corruptions)
     shifts = [Shift(corruption=name, severity=severity) for name in names]
     whole("corruptions", len(names), 1, clients, "the number of clients")
     kind_of = balanced_kinds(len(names), clients, draw("kinds"))
-    client_of = assign_samples(info, lda_table(info, clients, quantity, draw("quantity")), draw)
+    client_of = assign_samples(info, lda_table(info, clients, concentration, draw("quantity")), draw)
     return Assignment(client_of, truth=kind_of.tolist(), shifts=[shifts[kind] for kind in kind_of])
 
 
-def _domain_skew(info: SampleInfo, domain_of_sample: Ints, clients: int, draw: Draw, quantity: float) -> Assignment:
+def _domain_skew(
+    info: SampleInfo, domain_of_sample: Ints, clients: int, draw: Draw, concentration: float
+) -> Assignment:
     domains, sizes = np.unique(domain_of_sample, return_counts=True)
     whole("clients", clients, len(domains), limit=f"one for each domain of '{info.dataset}'")
     domain_of = domains[balanced_kinds(len(domains), clients, draw("kinds"))]
@@ -151,7 +155,7 @@ def _domain_skew(info: SampleInfo, domain_of_sample: Ints, clients: int, draw: D
     for domain, who in zip(domains.tolist(), members, strict=True):
         samples = np.flatnonzero(domain_of_sample == domain)
         inside = _only(info, samples)
-        table = lda_table(inside, len(who), quantity, draw("quantity", domain))
+        table = lda_table(inside, len(who), concentration, draw("quantity", domain))
         client_of[samples] = who[assign_samples(inside, table, _named(draw, domain))]
     return Assignment(client_of, truth=domain_of.tolist(), domains=domain_of)
 
@@ -172,7 +176,7 @@ def sized(
     base: str,
     samples_min: int,
     samples_max: int,
-    quantity: float,
+    concentration: float,
     classes_per_client: int,
 ) -> Assignment:
     """FedAC's: a random size for each client, filled by its own Dirichlet mixture or evenly from a few classes.
@@ -180,7 +184,7 @@ def sized(
     Samples that no client needs stay unused.
     """
     one_of("base", base, ("dirichlet", "pathological"))
-    quantity = dirichlet_factor(quantity)
+    concentration = dirichlet_factor(concentration)
     count = whole("classes_per_client", classes_per_client, 1, len(info.classes), "the number of classes")
     low = whole("samples_min", samples_min, count if base == "pathological" else 1)
     high = whole("samples_max", samples_max, low, len(info.y), "the training samples in use")
@@ -191,7 +195,7 @@ def sized(
             f" and '{info.dataset}' has {len(info.y)}"
         )
     if base == "dirichlet":
-        table = mixture_table(info.sizes, wanted.tolist(), quantity, draw("quantity"))
+        table = mixture_table(info.sizes, wanted.tolist(), concentration, draw("quantity"))
     else:
         table = _few_classes_table(info, least_used_classes(info, clients, count, draw("classes")), wanted, high)
     return Assignment(assign_samples(info, table, draw))

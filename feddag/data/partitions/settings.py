@@ -17,9 +17,9 @@ COMMON = ("holdout", "validation", "test", "test_share", "fraction")  # the sett
 class PartitionSettings:
     """Every setting of every partition, with the only copy of its default. Partitions check the settings they use."""
 
-    labels: float = 0.2
+    label_fraction: float = 0.2
     """Share of the classes that a group of clients holds."""
-    quantity: float = 0.25
+    concentration: float = 0.25
     """Dirichlet factor."""
     groups: int | None = None
     classes_per_client: int = 2
@@ -73,17 +73,17 @@ def one_of(key: str, value: Any, allowed: Sequence[str]) -> str:
     raise FeddagError(f"{key} = {value!r}: allowed are {', '.join(allowed)}{nearest(str(value), allowed)}")
 
 
-def dirichlet_factor(quantity: Any) -> float:
+def dirichlet_factor(concentration: Any) -> float:
     """The Dirichlet factor if it is one that can be drawn with."""
-    return number("quantity", quantity, 0.001, 1e6)
+    return number("concentration", concentration, 0.001, 1e6)
 
 
-def labels_per_set(info: SampleInfo, labels: Any) -> int:
+def labels_per_set(info: SampleInfo, label_fraction: Any) -> int:
     """How many classes this share of all classes is."""
-    count = round(number("labels", labels, 0, 1) * info.num_classes)
+    count = round(number("label_fraction", label_fraction, 0, 1) * info.num_classes)
     if not 1 <= count <= len(info.classes):
         raise FeddagError(
-            f"labels = {labels!r}: this share of the {info.num_classes} classes is {count} of them,"
+            f"label_fraction = {label_fraction!r}: this share of the {info.num_classes} classes is {count} of them,"
             f" and it must be 1 to {len(info.classes)}"
         )
     return count

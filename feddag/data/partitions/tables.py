@@ -45,7 +45,7 @@ def even_table(info: SampleInfo, clients: int, draw: Draw) -> Ints:
     return counts.reshape(clients, info.num_classes).astype(np.int64)
 
 
-def holders_table(info: SampleInfo, holds: NDArray[np.bool_], draw: Draw, quantity: float | None = None) -> Ints:
+def holders_table(info: SampleInfo, holds: NDArray[np.bool_], draw: Draw, concentration: float | None = None) -> Ints:
     """All samples of each held class split among its holders, by Dirichlet or (None) evenly, at least one each."""
     holders = holds.sum(axis=0)
     if (holders > info.sizes).any():
@@ -57,7 +57,9 @@ def holders_table(info: SampleInfo, holds: NDArray[np.bool_], draw: Draw, quanti
     table = np.zeros(holds.shape, np.int64)
     for label in np.flatnonzero(holders):
         count = int(holders[label])
-        weights = np.ones(count) if quantity is None else _dirichlet(count, quantity, draw("quantity", int(label)))
+        weights = (
+            np.ones(count) if concentration is None else _dirichlet(count, concentration, draw("quantity", int(label)))
+        )
         table[holds[:, label], label] = 1 + apportion(weights, int(info.sizes[label]) - count)
     return table
 
@@ -67,7 +69,7 @@ def _dirichlet(count: int, factor: float, generator: np.random.Generator) -> NDA
     return generator.dirichlet(np.full(count, factor)) + 1e-12
 
 
-def lda_table(info: SampleInfo, clients: int, quantity: float, generator: np.random.Generator) -> Ints:
+def lda_table(info: SampleInfo, clients: int, concentration: float, generator: np.random.Generator) -> Ints:
     """Every class split by its own Dirichlet draw over all clients; a client that has its fair share gets no more.
 
     Drawn again until every client has 10 samples, or a fifth of the fair share where samples are scarce.
@@ -78,14 +80,14 @@ def lda_table(info: SampleInfo, clients: int, quantity: float, generator: np.ran
         table = np.zeros((clients, info.num_classes), np.int64)
         held = np.zeros(clients, np.int64)
         for label in info.classes:
-            weights = _dirichlet(clients, quantity, generator) * (held < fair)
+            weights = _dirichlet(clients, concentration, generator) * (held < fair)
             table[:, label] = apportion(weights, int(info.sizes[label]))
             held += table[:, label]
         if held.min() >= least:
             return table
     raise FeddagError(
-        f"quantity = {quantity:g}: {LDA_DRAWS} draws over {clients} clients of '{info.dataset}' all left a client with"
-        f" fewer than {least} samples; use a larger quantity, fewer clients or partition = 'sized'"
+        f"concentration = {concentration:g}: {LDA_DRAWS} draws over {clients} clients of '{info.dataset}' all left"
+        f" a client with fewer than {least} samples; use a larger concentration, fewer clients or partition = 'sized'"
     )
 
 

@@ -261,7 +261,7 @@ class FedDAGDagger(FedDAGStar):
         return AtHome(self._settings)
 
     def beside_own_training(self) -> bool:
-        return self._settings.against == "own"
+        return self._settings.secondary_beside == "own"
 
 
 class FedDAG(FedDAGDagger):

@@ -11,7 +11,7 @@ from feddag.server.complement import Alignment
 from feddag.server.drift import DriftRule
 from feddag.server.grouping import Fusion
 
-AGAINST = "secondary phase beside the cluster's model, or beside what the client has just trained"
+SECONDARY_BESIDE = "secondary phase beside the cluster's model, or beside what the client has just trained"
 
 
 class GroupingSettings(ClusteredSettings):
@@ -58,7 +58,7 @@ class SecondarySettings(GroupingSettings):
         "warm", description="first secondary encoder: from all warm-ups, random, or a copy of the primary"
     )
     # At home both phases would mend the same errors twice if they began from the same model, and in the end diverge.
-    against: Literal["cluster", "own"] = Field("own", description=AGAINST)
+    secondary_beside: Literal["cluster", "own"] = Field("own", description=SECONDARY_BESIDE)
     schedule: str = Field(
         "full",
         pattern=r"^(full|[1-9]\d*:1)$",
@@ -70,7 +70,7 @@ class SecondarySettings(GroupingSettings):
 class SharingSettings(SecondarySettings):
     """What sharing adds, §4: the whole of `feddag`."""
 
-    against: Literal["cluster", "own"] = Field("cluster", description=AGAINST)
+    secondary_beside: Literal["cluster", "own"] = Field("cluster", description=SECONDARY_BESIDE)
     sources: int = Field(8, ge=0, description="most clusters that a cluster learns from (k)")
     alignment: Alignment = Field("affinity", description="Eq. 13: affinity, paper (as printed) or none (Eq. 12)")
     classifier: Literal["common", "source"] = Field(
@@ -80,8 +80,10 @@ class SharingSettings(SecondarySettings):
         "joint",
         description="with a common classifier, clients use it together with their cluster's head, or the head alone",
     )
-    combined: Literal["mean", "sum"] = Field("mean", description="how learners' encoders become one (the paper: sum)")
-    several: Literal["mean", "sum", "sequence"] = Field(
+    learner_encoders: Literal["mean", "sum"] = Field(
+        "mean", description="how learners' encoders become one (the paper: sum)"
+    )
+    source_updates: Literal["mean", "sum", "sequence"] = Field(
         "mean", description="updates of several sources: their mean, sum (Eq. 21), or each source after the one before"
     )
     exchange: Literal["visit", "borrow"] = Field(
@@ -91,7 +93,5 @@ class SharingSettings(SecondarySettings):
     @model_validator(mode="after")
     def _borrowed_encoders_are_not_trained(self) -> "SharingSettings":
         if self.exchange == "borrow" and self.schedule != "full":
-            raise FeddagError(
-                f"schedule = '{self.schedule}' does nothing with exchange = 'borrow': it has one phase"
-            )
+            raise FeddagError(f"schedule = '{self.schedule}' does nothing with exchange = 'borrow': it has one phase")
         return self

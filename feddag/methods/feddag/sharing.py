@@ -177,7 +177,7 @@ class Sharing(AtHome):
         return self._settings.classifier == "common"
 
     def turns(self, clusters: Sequence[int]) -> list[list[int]]:
-        return [[cluster] for cluster in clusters] if self._settings.several == "sequence" else [list(clusters)]
+        return [[cluster] for cluster in clusters] if self._settings.source_updates == "sequence" else [list(clusters)]
 
     def learners(self, source: int) -> list[int]:
         at_home = [source] if self.common else []  # asking the same as all others, a cluster also helps itself
@@ -189,12 +189,12 @@ class Sharing(AtHome):
 
     def combined(self, models: Models, learners: Sequence[int]) -> Weights:
         mean = super().combined(models, learners)
-        if len(learners) == 1 or self._settings.combined == "mean":
+        if len(learners) == 1 or self._settings.learner_encoders == "mean":
             return mean
         return {name: value * len(learners) if value.is_floating_point() else value for name, value in mean.items()}
 
     def added(self, moves: Sequence[Weights]) -> Weights:
-        if self._settings.several != "sum" or len(moves) == 1:
+        if self._settings.source_updates != "sum" or len(moves) == 1:
             return super().added(moves)
         return {name: torch.stack([move[name] for move in moves]).sum(0) for name in moves[0]}
 

@@ -8,8 +8,8 @@ from feddag.rng import rng
 
 ENOUGH = {
     "sized": {"samples_min": 3, "samples_max": 8},
-    "dirichlet": {"quantity": 1.0},
-    "feature-skew": {"quantity": 1},
+    "dirichlet": {"concentration": 1.0},
+    "feature-skew": {"concentration": 1},
 }
 
 

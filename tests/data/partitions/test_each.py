@@ -21,18 +21,20 @@ def test_iid_is_even():
 
 @given(
     clients=st.integers(1, 40),
-    labels=st.sampled_from([0.1, 0.2, 0.3, 0.7, 1.0]),
-    quantity=st.sampled_from([0.01, 0.25, 1.0, 100.0]),
+    label_fraction=st.sampled_from([0.1, 0.2, 0.3, 0.7, 1.0]),
+    concentration=st.sampled_from([0.01, 0.25, 1.0, 100.0]),
     count=st.integers(1, 12),
     seed=st.integers(0, 10**6),
 )
 @settings(max_examples=80, deadline=None)
-def test_label_skew(clients, labels, quantity, count, seed):
+def test_label_skew(clients, label_fraction, concentration, count, seed):
     data = toy(per_class=50)
     count = min(count, clients)
-    made = part(data, "label-skew", clients, seed, labels=labels, quantity=quantity, groups=count)
+    made = part(
+        data, "label-skew", clients, seed, label_fraction=label_fraction, concentration=concentration, groups=count
+    )
     sets = label_sets(data, made)
-    size = round(10 * labels)
+    size = round(10 * label_fraction)
     assert all(len(held) == size for held in sets)
     assert numbered(sets) == made.truth  # the same truth exactly where the same label set
     assert len(set(sets)) <= count
@@ -52,14 +54,16 @@ def test_label_skew_of_a_fifth_makes_five_disjoint_pairs():
 
 def test_label_skew_quantities_follow_the_dirichlet_factor():
     data = toy(per_class=2000, classes=4)
-    spread = [table(data, part(data, "label-skew", 20, labels=1.0, quantity=q)).std() for q in (0.1, 1.0, 1000.0)]
+    spread = [
+        table(data, part(data, "label-skew", 20, label_fraction=1.0, concentration=q)).std() for q in (0.1, 1.0, 1000.0)
+    ]
     assert spread[0] > spread[1] > spread[2]
     assert spread[2] < 10  # of 100 on average
 
 
 def test_groups_that_draw_the_same_labels_are_one_true_group():
     data = toy(classes=3)
-    made = part(data, "label-skew", 12, labels=1.0, groups=4)
+    made = part(data, "label-skew", 12, label_fraction=1.0, groups=4)
     assert made.truth == (0,) * 12
 
 
@@ -80,13 +84,13 @@ def test_pairs_by_number_and_all_of_them():
     assert len(set(label_sets(data, part(data, "pairs", 20)))) == 6  # four classes make no more
 
 
-@given(clients=st.integers(1, 50), seed=st.integers(0, 10**6), labels=st.sampled_from([0.1, 0.2, 0.5]))
+@given(clients=st.integers(1, 50), seed=st.integers(0, 10**6), label_fraction=st.sampled_from([0.1, 0.2, 0.5]))
 @settings(max_examples=30, deadline=None)
-def test_pacfl(clients, seed, labels):
+def test_pacfl(clients, seed, label_fraction):
     data = toy()
-    counts = table(data, made := part(data, "pacfl", clients, seed, labels=labels))
+    counts = table(data, made := part(data, "pacfl", clients, seed, label_fraction=label_fraction))
     assert (counts[np.arange(clients), np.arange(clients) % 10] > 0).all()
-    assert ((counts > 0).sum(axis=1) == 10 * labels).all()
+    assert ((counts > 0).sum(axis=1) == 10 * label_fraction).all()
     assert all(np.ptp(column[column > 0]) <= 1 for column in counts.T if column.any())
     assert made.truth is None
 
@@ -120,7 +124,7 @@ def test_concept_shift(clients, seed, concepts, skewed):
 @settings(max_examples=30, deadline=None)
 def test_dirichlet_uses_everything_and_leaves_no_client_with_few_samples(clients, seed):
     data = toy(per_class=100)
-    made = part(data, "dirichlet", clients, seed, quantity=0.5)
+    made = part(data, "dirichlet", clients, seed, concentration=0.5)
     sizes = table(data, made).sum(axis=1)
     assert sizes.min() >= 10
     assert sizes.sum() == 1000
@@ -132,15 +136,15 @@ def test_dirichlet_uses_everything_and_leaves_no_client_with_few_samples(clients
 
 def test_dirichlet_skew_follows_its_factor():
     data = toy(per_class=500)
-    assert table(data, part(data, "dirichlet", 10, quantity=0.2)).std() > 60
-    assert table(data, part(data, "dirichlet", 10, quantity=1000.0)).std() < 10
+    assert table(data, part(data, "dirichlet", 10, concentration=0.2)).std() > 60
+    assert table(data, part(data, "dirichlet", 10, concentration=1000.0)).std() < 10
 
 
 @given(clients=st.integers(4, 30), seed=st.integers(0, 10**6))
 @settings(max_examples=20, deadline=None)
 def test_feature_skew_by_corruption(clients, seed):
     data = toy()
-    made = part(data, "feature-skew", clients, seed, quantity=1.0, severity=5)
+    made = part(data, "feature-skew", clients, seed, concentration=1.0, severity=5)
     names = [shift.corruption for shift in made.shifts]
     assert set(names) == {"gaussian_noise", "gaussian_blur", "fog", "invert"}
     assert made.truth == numbered(names)
@@ -149,16 +153,16 @@ def test_feature_skew_by_corruption(clients, seed):
 
 
 def test_feature_skew_with_named_corruptions():
-    made = part(toy(), "feature-skew", 6, corruptions="fog, pixelate", quantity=1.0)
+    made = part(toy(), "feature-skew", 6, corruptions="fog, pixelate", concentration=1.0)
     assert {shift.corruption for shift in made.shifts} == {"fog", "pixelate"}
-    assert len(set(part(toy(), "feature-skew", 13, corruptions="13", quantity=1.0).shifts)) == 13
+    assert len(set(part(toy(), "feature-skew", 13, corruptions="13", concentration=1.0).shifts)) == 13
 
 
 @given(clients=st.integers(3, 24), seed=st.integers(0, 10**6), test=st.sampled_from(["classes", "own"]))
 @settings(max_examples=20, deadline=None)
 def test_feature_skew_by_domain_trains_and_tests_inside_it(clients, seed, test):
     data = toy(domains=3, images=False)
-    made = part(data, "feature-skew", clients, seed, quantity=1.0, test=test)
+    made = part(data, "feature-skew", clients, seed, concentration=1.0, test=test)
     domains = [set(data.domain_train[indices]) for indices in made.train]
     assert all(len(domain) == 1 for domain in domains)
     assert made.truth == numbered([min(domain) for domain in domains])
@@ -186,7 +190,7 @@ def test_sized(clients, seed, base):
 
 def test_sized_can_use_the_very_last_sample():
     data = toy(per_class=10)
-    counts = table(data, part(data, "sized", 10, samples_min=10, samples_max=10, quantity=0.01))
+    counts = table(data, part(data, "sized", 10, samples_min=10, samples_max=10, concentration=0.01))
     assert (counts.sum(axis=1) == 10).all()
     assert (counts.sum(axis=0) == 10).all()
 

@@ -15,7 +15,7 @@ NAMES = [item.name for item in fields(PartitionSettings)]
 
 def test_settings_of_a_partition():
     assert settings_of("pairs") == {
-        "quantity": 0.25,
+        "concentration": 0.25,
         "groups": None,
         "holdout": 0.0,
         "validation": 0.0,
