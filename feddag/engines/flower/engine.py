@@ -80,9 +80,9 @@ class FlowerEngine(Engine):
         self._clock, self._sleep = clock, sleep
         self._greeted: dict[MessageId, NodeId] = {}
         self._nodes: dict[ClientId, NodeId] = {}  # clients within reach
-        self._given_up: set[ClientId] = set()  # an exchange waited for them in vain: the next ones do not
+        self._given_up: set[ClientId] = set()  # an exchange waited for them in vain, and the next ones do not wait
         self._refused: set[NodeId] = set()
-        self._doubles: dict[NodeId, ClientId] = {}  # say they are a client that another node is
+        self._duplicates: dict[NodeId, ClientId] = {}  # claim a client that another node already is
         self._members: dict[ClientId, int | None] = {}  # None, or the round since which it is out of reach
         self._weights: dict[str, Weights] = {}
         self._events: list[Event] = []
@@ -91,7 +91,7 @@ class FlowerEngine(Engine):
         """Wait until every client is there, or as many as the deadline brings."""
         end = self._clock() + self._policy.deadline
         while True:
-            self._look_around()
+            self._update_nodes()
             if len(self._nodes) == self._clients or self._clock() > end:
                 break
             self._sleep(self._policy.poll)
@@ -112,7 +112,7 @@ class FlowerEngine(Engine):
 
     def begin_round(self, round: int) -> None:
         self._weights.clear()
-        self._look_around()
+        self._update_nodes()
         for client, lost_since in list(self._members.items()):
             if client in self._nodes:
                 self._members[client] = None
@@ -120,12 +120,12 @@ class FlowerEngine(Engine):
                 self._members[client] = round
             elif round - lost_since >= self._policy.patience:
                 del self._members[client]
-                self._tell(
+                self._record(
                     "leave", client, f"client {client} was out of reach for {round - lost_since} rounds and has left"
                 )
         for client in sorted(set(self._nodes) - set(self._members)):
             self._members[client] = None
-            self._tell("join", client, f"client {client} joined")
+            self._record("join", client, f"client {client} joined")
 
     def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
         replies: list[Reply] = []
@@ -134,7 +134,7 @@ class FlowerEngine(Engine):
         job_ids = {client: JobId(self._run, client, round, exchange) for client in open_jobs}
         tries = dict.fromkeys(open_jobs, 0)
         sent: dict[MessageId, tuple[ClientId, NodeId]] = {}
-        self._look_around()
+        self._update_nodes()
         end = self._clock() + self._policy.deadline
         while open_jobs:
             asked = {client for client, _ in sent.values()}
@@ -149,7 +149,7 @@ class FlowerEngine(Engine):
                 if delivery.reply is None:
                     missing[client] = delivery.lost
                     self._nodes.pop(client, None)
-                    self._tell("fault", client, f"client {client} in round {round}: {delivery.lost}")
+                    self._record("fault", client, f"client {client} in round {round}: {delivery.lost}")
                     if tries[client] < TRIES:
                         continue  # it is asked again if it comes back in time
                 else:
@@ -162,7 +162,7 @@ class FlowerEngine(Engine):
             if not open_jobs.keys() - self._given_up or self._clock() > end:
                 break
             self._sleep(self._policy.poll)
-            self._look_around()
+            self._update_nodes()
         for client, _ in sent.values():
             missing[client] = f"no answer within {self._policy.deadline:g} s"
             self._nodes.pop(client, None)  # until it says hello again, which a node that hangs does when it is done
@@ -200,24 +200,24 @@ class FlowerEngine(Engine):
             if node not in connected
         ]
 
-    def _look_around(self) -> None:
+    def _update_nodes(self) -> None:
         """Notice who came and who went; greet whoever is not known."""
         connected = self._transport.nodes()
         self._nodes = {client: node for client, node in self._nodes.items() if node in connected}
         self._greeted = {message_id: node for message_id, node in self._greeted.items() if node in connected}
         self._refused &= connected
-        self._doubles = {node: client for node, client in self._doubles.items() if node in connected}
-        for node, client in list(self._doubles.items()):
+        self._duplicates = {node: client for node, client in self._duplicates.items() if node in connected}
+        for node, client in list(self._duplicates.items()):
             if client not in self._nodes:
-                self._place(client, node)
-                del self._doubles[node]
+                self._assign(client, node)
+                del self._duplicates[node]
         for delivery in self._transport.receive(list(self._greeted)):
-            self._meet(self._greeted.pop(delivery.message_id), delivery.reply)
-        known = {*self._nodes.values(), *self._greeted.values(), *self._refused, *self._doubles}
+            self._read_hello(self._greeted.pop(delivery.message_id), delivery.reply)
+        known = {*self._nodes.values(), *self._greeted.values(), *self._refused, *self._duplicates}
         for node in sorted(connected - known):
             self._greeted[self._transport.greet(node)] = node
 
-    def _meet(self, node: NodeId, message: Message | None) -> None:
+    def _read_hello(self, node: NodeId, message: Message | None) -> None:
         if message is None:
             return  # it is greeted again as long as it is connected
         try:
@@ -226,18 +226,18 @@ class FlowerEngine(Engine):
                 raise WireError(f"says it is client {client}, and clients = {self._clients}")
         except WireError as error:
             self._refused.add(node)
-            self._tell("fault", None, f"a node was refused: {error}")
+            self._record("fault", None, f"a node was refused: {error}")
             return
         if client in self._nodes:
-            self._doubles[node] = client
+            self._duplicates[node] = client
             text = f"a second node says it is client {client}: it waits until the first one is gone"
-            self._tell("fault", client, text)
+            self._record("fault", client, text)
         else:
-            self._place(client, node)
+            self._assign(client, node)
 
-    def _tell(self, kind: EventKind, client: ClientId | None, text: str) -> None:
+    def _record(self, kind: EventKind, client: ClientId | None, text: str) -> None:
         self._events.append(Event(kind, () if client is None else (client,), text))
 
-    def _place(self, client: ClientId, node: NodeId) -> None:
+    def _assign(self, client: ClientId, node: NodeId) -> None:
         self._nodes[client] = node
         self._given_up.discard(client)
