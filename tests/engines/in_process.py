@@ -10,7 +10,7 @@ from feddag.deploy import server
 from feddag.deploy.app import PACKAGE, write_app
 from feddag.deploy.launch import write_site
 from feddag.deploy.node import answer
-from feddag.engines.flower.engine import Delivery
+from feddag.engines.flower.transport import Delivery
 from feddag.engines.flower.wire import Message, write_hello
 from feddag.runner.run import prepare
 

@@ -9,7 +9,8 @@ import torch
 from feddag.client.step import Result
 from feddag.client.train import Train
 from feddag.deploy.node import known_steps
-from feddag.engines.flower.engine import Delivery, ExchangePolicy, FlowerEngine
+from feddag.engines.flower.engine import ExchangePolicy, FlowerEngine
+from feddag.engines.flower.transport import Delivery
 from feddag.engines.flower.wire import (
     JobId,
     Message,

@@ -1,10 +1,10 @@
 """Clients on nodes far away: each gets its job in one message, and a round goes on without those that do not answer."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
+from feddag.engines.flower.transport import Delivery, MessageId, NodeId, Transport
 from feddag.engines.flower.wire import JobId, Message, WireError, read_hello, read_reply, write_job
 from feddag.errors import FeddagError
 from feddag.federation import Engine, Job, Reply
@@ -12,9 +12,6 @@ from feddag.records import Event, EventKind
 from feddag.weights import ClientId, Ref, Weights, digest, nbytes
 
 TRIES = 3  # how often a job is sent whose node is lost over it
-NodeId = str
-"""One connection of one node: it changes when the node starts anew."""
-MessageId = str
 
 
 @dataclass(frozen=True)
@@ -31,31 +28,6 @@ class ExchangePolicy:
     """Bytes; a bigger answer is not read."""
     poll: float = 0.2
     """Seconds between two looks."""
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """What came back for a message that was sent: the reply, or how it got lost on the way."""
-
-    message_id: MessageId
-    reply: Message | None
-    lost: str = ""
-
-
-class Transport(Protocol):
-    """Takes messages to nodes. Its node ids mean nothing beyond this: a client is who its node says it is."""
-
-    def nodes(self) -> set[NodeId]:
-        """The nodes that are connected."""
-
-    def greet(self, node: NodeId) -> MessageId:
-        """Ask a node which client it is."""
-
-    def send(self, node: NodeId, message: Message) -> MessageId:
-        """Send a job."""
-
-    def receive(self, message_ids: Iterable[MessageId]) -> list[Delivery]:
-        """What has come back for these messages."""
 
 
 class FlowerEngine(Engine):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from feddag.engines.flower.engine import Delivery, MessageId, NodeId
+from feddag.engines.flower.transport import Delivery, MessageId, NodeId
 from feddag.engines.flower.wire import Message, WireError, raw_array
 
 HELLO = "query.hello"

@@ -1,0 +1,36 @@
+"""The way to the nodes: what the engine asks of a network, whoever provides it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from feddag.engines.flower.wire import Message
+
+NodeId = str
+"""One connection of one node: it changes when the node starts anew."""
+MessageId = str
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What came back for a message that was sent: the reply, or how it got lost on the way."""
+
+    message_id: MessageId
+    reply: Message | None
+    lost: str = ""
+
+
+class Transport(Protocol):
+    """Takes messages to nodes. Its node ids mean nothing beyond this: a client is who its node says it is."""
+
+    def nodes(self) -> set[NodeId]:
+        """The nodes that are connected."""
+
+    def greet(self, node: NodeId) -> MessageId:
+        """Ask a node which client it is."""
+
+    def send(self, node: NodeId, message: Message) -> MessageId:
+        """Send a job."""
+
+    def receive(self, message_ids: Iterable[MessageId]) -> list[Delivery]:
+        """What has come back for these messages."""
