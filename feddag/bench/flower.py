@@ -104,7 +104,7 @@ def _runs(experiment: Experiment, folder: Path) -> Iterator[tuple[str, Run, dict
     yield "local engine", run(experiment, folder / "local"), {}
     with _counted(folder / "deployment") as (here, relay):
         files = RunDirectory(folder / "deployment" / "run")
-        here.deal(experiment, files.path)
+        here.write_app_and_sites(experiment, files.path)
         here.start_superlink()
         for client in range(CLIENTS):
             here.add_node(client, relay.port)

@@ -57,7 +57,7 @@ def up(
             tempfile.TemporaryDirectory(prefix="feddag-flower-") as folder,
             LocalFederation(Path(folder), out / "logs", tls, simulation) as here,
         ):
-            clients = here.deal(experiment, out)  # what cannot work is refused before anything is started
+            clients = here.write_app_and_sites(experiment, out)  # what cannot work is refused before any start
             here.start_superlink()
             for client in range(0 if simulation else clients):
                 here.add_node(client)
@@ -108,15 +108,15 @@ class LocalFederation:
         write_atomically(
             self._home / "config.toml", f'[superlink.{SUPERLINK}]\naddress = "{HOST}:{self.port}"\n{connection}\n'
         )
-        place: list[str | Path] = ["--host", HOST, "--port", str(self.port), "--database", self.folder / "superlink.db"]
+        address = ["--host", HOST, "--port", str(self.port), "--database", self.folder / "superlink.db"]
         kind = ["--simulation"] if self._simulation else []
         process = self.start(
-            "superlink", ["flower-superlink", *security, *place, *kind, "--disable-runtime-dependency-installation"]
+            "superlink", ["flower-superlink", *security, *address, *kind, "--disable-runtime-dependency-installation"]
         )
         self._await_port(self.port, process, "superlink")
         self.superlink = process
 
-    def deal(self, experiment: Experiment, out: Path) -> int:
+    def write_app_and_sites(self, experiment: Experiment, out: Path) -> int:
         """Write the app, and the data of each client as if its site had brought them; returns how many there are."""
         dataset, partition, _ = prepare(experiment)
         data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
@@ -148,8 +148,8 @@ class LocalFederation:
     ) -> subprocess.Popen[bytes]:
         """Start a node's program with these security options."""
         config = f'client-id={client} data="{self.folder / "sites" / f"{client}.npz"}" state="{self.state}"'
-        place = ["--superlink", f"{HOST}:{port or self.port}", "--host", HOST, "--port", str(free_port())]
-        return self.start(name, ["flower-supernode", *security, *place, "--node-config", config])
+        address = ["--superlink", f"{HOST}:{port or self.port}", "--host", HOST, "--port", str(free_port())]
+        return self.start(name, ["flower-supernode", *security, *address, "--node-config", config])
 
     def start_run(self, out: Path, resume: bool = False, **run_config: float) -> subprocess.Popen[bytes]:
         """Hand the app to the SuperLink; the process lasts as long as the run."""
@@ -178,9 +178,9 @@ class LocalFederation:
             seen = max(seen, len(rounds))
             time.sleep(0 if ended else 0.2)
         if files.read_result() is None:
-            raise FeddagError(f"the run on Flower ended early, see '{self.logs}': {self.complaint()}")
+            raise FeddagError(f"the run on Flower ended early, see '{self.logs}': {self.last_error()}")
 
-    def complaint(self) -> str:
+    def last_error(self) -> str:
         """The last thing that the run's log says went wrong."""
         lines = (self.logs / "run.log").read_text(errors="replace").splitlines()
         said = [line.partition("FeddagError: ")[2] or line for line in lines if "Error" in line]
@@ -239,7 +239,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def members(home: Path) -> set[int]:
+def processes_of(home: Path) -> set[int]:
     """The living processes whose environment names this Flower home: those started here, and all that they started."""
     mark = f"FLWR_HOME={home}".encode()
     found = set()
@@ -257,7 +257,7 @@ def end_all(processes: Sequence[subprocess.Popen[bytes]], home: Path) -> None:
         end = time.monotonic() + END_SECONDS
         signalled: set[int] = set()
         while time.monotonic() < end:
-            living = {process.pid for process in processes if process.poll() is None} | members(home)
+            living = {process.pid for process in processes if process.poll() is None} | processes_of(home)
             if not living:
                 return
             for pid in living - signalled:

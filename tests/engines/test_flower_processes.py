@@ -19,7 +19,7 @@ import torch
 
 import feddag
 from feddag.deploy.keys import write_node_key
-from feddag.deploy.launch import LocalFederation, members, up
+from feddag.deploy.launch import LocalFederation, processes_of, up
 from feddag.runner.directory import RunDirectory
 
 pytestmark = pytest.mark.skipif("FEDDAG_TEST_FLOWER" not in os.environ, reason="make test-flower runs it")
@@ -35,19 +35,19 @@ def experiment(method: str = "feddag", **more: Any) -> feddag.Experiment:
 
 @pytest.fixture
 def federate(tmp_path: Path) -> Iterator[Callable[..., LocalFederation]]:
-    """A federation with an experiment dealt out and its nodes started; every process of it is ended afterwards."""
+    """A federation with its files written and its nodes started; every process of it is ended afterwards."""
     with contextlib.ExitStack() as stack:
 
         def start(chosen: feddag.Experiment, tls: bool = False) -> LocalFederation:
             (tmp_path / "here").mkdir()
             here = stack.enter_context(LocalFederation(tmp_path / "here", tmp_path / "logs", tls))
-            here.deal(chosen, tmp_path / "run")
+            here.write_app_and_sites(chosen, tmp_path / "run")
             here.start_superlink()
             here.nodes = [here.add_node(client) for client in range(NODES)]  # type: ignore[attr-defined]
             return here
 
         yield start
-    assert members(tmp_path / "here" / "flwr") == set()
+    assert processes_of(tmp_path / "here" / "flwr") == set()
 
 
 def await_round(files: RunDirectory, number: int, run: subprocess.Popen[bytes]) -> None:
@@ -202,12 +202,12 @@ def test_ctrl_c_takes_everything_down_and_resume_goes_on(tmp_path: Path) -> None
     try:
         await_round(RunDirectory(tmp_path / "run"), 1, process)  # type: ignore[arg-type]
         [folder] = tmp_path.glob("feddag-flower-*")
-        assert len(members(folder / "flwr")) >= 3
+        assert len(processes_of(folder / "flwr")) >= 3
     finally:
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=120)
     assert process.returncode == 130 and "--resume" in said
-    assert members(folder / "flwr") == set() and not folder.exists()
+    assert processes_of(folder / "flwr") == set() and not folder.exists()
     subprocess.run([*command, "--resume", str(tmp_path / "run")], check=True, stdout=subprocess.DEVNULL)
     assert_same_as_local(RunDirectory(tmp_path / "run"), chosen, tmp_path / "local")
 
