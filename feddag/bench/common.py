@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from feddag import __version__, native
+from feddag import native
+from feddag._version import __version__
 from feddag.data.clients import ClientData, lay_out
 from feddag.data.datasets import Dataset
 from feddag.data.partitions import Partition

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feddag import __version__
+from feddag._version import __version__
 from feddag.bench import peers
 from feddag.bench.common import CORES, made_up, native_network, shared_out, shown
 from feddag.bench.train import MODELS
