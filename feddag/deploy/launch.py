@@ -108,11 +108,9 @@ class LocalFederation:
         write_atomically(
             self._home / "config.toml", f'[superlink.{SUPERLINK}]\naddress = "{HOST}:{self.port}"\n{connection}\n'
         )
-        address = ["--host", HOST, "--port", str(self.port), "--database", self.folder / "superlink.db"]
-        kind = ["--simulation"] if self._simulation else []
-        process = self.start(
-            "superlink", ["flower-superlink", *security, *address, *kind, "--disable-runtime-dependency-installation"]
-        )
+        options = ["--host", HOST, "--port", str(self.port), "--database", str(self.folder / "superlink.db")]
+        options += ["--disable-runtime-dependency-installation", *(["--simulation"] if self._simulation else [])]
+        process = self.start("superlink", ["flower-superlink", *security, *options])
         self._await_port(self.port, process, "superlink")
         self.superlink = process
 
