@@ -1,6 +1,6 @@
 """What grouping costs: the server's part as the number of clients grows, and a client's part beside that of IFCA.
 
-The server's part is the whole of `feddag.group` (views, fusion, tree, threshold, complementarity graph) on made-up
+The server's part is the whole of `feddag.group` (views, fusion, tree, threshold, complementarity graph) on synthetic
 signatures in which every client holds every class, which is the most work there can be; each size runs in a process of
 its own, so that its peak memory, which includes the signatures, is its own.
 """
@@ -17,12 +17,20 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from feddag.bench.common import CLASSES, in_own_process, made_up, native_network, peak_mb, shared_out, shown
+from feddag.bench.common import (
+    CLASSES,
+    in_own_process,
+    native_network,
+    peak_mb,
+    shown,
+    split_into_clients,
+    synthetic_dataset,
+)
 from feddag.bench.train import MODELS
 from feddag.client.signature import Signature
 from feddag.client.step import Client, to_tensor
 from feddag.client.trainer import LocalSettings, make_trainer
-from feddag.client.warmup import Sign
+from feddag.client.warmup import MakeSignature
 from feddag.errors import FeddagError
 from feddag.rng import rng
 from feddag.server.grouping import group
@@ -66,8 +74,8 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def run_size(clients: int) -> Row:
-    """Group so many made-up clients in this process; `peak_mb` is the most this process ever held."""
-    signatures, truth = made_up_signatures(clients)
+    """Group this many synthetic clients in this process; `peak_mb` is the most this process ever held."""
+    signatures, truth = synthetic_signatures(clients)
     began, worked = time.perf_counter(), time.process_time()
     found = group(signatures)
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - worked
@@ -82,10 +90,10 @@ def run_size(clients: int) -> Row:
     }
 
 
-def made_up_signatures(clients: int) -> tuple[list[Signature], list[int]]:
+def synthetic_signatures(clients: int) -> tuple[list[Signature], list[int]]:
     """Clients in groups: in each, classes look alike and the model moves alike, up to noise of known size.
 
-    >>> signatures, truth = made_up_signatures(3)
+    >>> signatures, truth = synthetic_signatures(3)
     >>> signatures[0].vectors.shape, truth
     ((10, 3, 784), [0, 1, 2])
     """
@@ -139,7 +147,7 @@ def client_table(rows: Sequence[Row]) -> list[list[str]]:
 
 def _client_row(name: str, samples: int, repeat: int) -> Row:
     spec = MODELS[name]
-    data = shared_out(made_up(samples, spec.shape), [samples])
+    data = split_into_clients(synthetic_dataset(samples, spec.shape), [samples])
     x, y = data.samples(0)
     weights = spec.initial_weights(0, "model")
     client = Client(
@@ -155,7 +163,7 @@ def _client_row(name: str, samples: int, repeat: int) -> Row:
         seed=0,
         moment=(0, 0),
     )
-    sign = Sign(Ref("start", 0), steps=20, sparsity=0.02)
+    sign = MakeSignature(Ref("start", 0), steps=20, sparsity=0.02)
 
     def evaluate() -> None:
         client.counts(weights)

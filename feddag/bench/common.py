@@ -1,4 +1,4 @@
-"""What the measurements share: the machine, made-up samples, and how numbers are shown."""
+"""What the measurements share: the machine, synthetic samples, and how numbers are shown."""
 
 import json
 import os
@@ -41,10 +41,10 @@ def machine() -> dict[str, str | int | float]:
     }
 
 
-def made_up(samples: int, shape: tuple[int, ...]) -> Dataset:
+def synthetic_dataset(samples: int, shape: tuple[int, ...]) -> Dataset:
     """Pixels of a channels-first shape in ten classes, each a faint pattern in noise: it can be learnt.
 
-    >>> made_up(30, (1, 8, 8)).x_train.shape
+    >>> synthetic_dataset(30, (1, 8, 8)).x_train.shape
     (30, 8, 8, 1)
     """
     random = rng(0, "made up pixels")
@@ -63,7 +63,7 @@ def made_up(samples: int, shape: tuple[int, ...]) -> Dataset:
     return Dataset("made up", x_train, y_train, x_test, y_test, CLASSES, (128.0,) * channels, (40.0,) * channels)
 
 
-def shared_out(dataset: Dataset, sizes: list[int]) -> ClientData:
+def split_into_clients(dataset: Dataset, sizes: list[int]) -> ClientData:
     """The dataset's first samples as clients of these sizes."""
     ends = np.cumsum(sizes)
     everything, nothing = np.arange(len(dataset.y_test)), np.arange(0)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from feddag.bench.common import CLASSES, CORES, made_up, native_network, shared_out, shown
+from feddag.bench.common import CLASSES, CORES, native_network, shown, split_into_clients, synthetic_dataset
 from feddag.bench.peers import LR, MOMENTUM, batches, one_epoch
 from feddag.client.step import to_tensor
 from feddag.client.trainer import LocalSettings
@@ -32,7 +32,7 @@ CLUSTERS = 4
 
 def measure(batch_sizes: Sequence[int] = (10, 32), repeat: int = 3, clients: int = 20) -> list[dict[str, Any]]:
     """A row for each batch size: seconds of a round of 600-sample clients in four clusters, two sources each."""
-    data = shared_out(made_up(600 * clients, SPEC.shape), [600] * clients)
+    data = split_into_clients(synthetic_dataset(600 * clients, SPEC.shape), [600] * clients)
     return [_measure(data, batch_size, repeat) for batch_size in batch_sizes]
 
 

@@ -1,7 +1,7 @@
 """The same federated rounds in other frameworks: `PYTHON peers.py NAME FOLDER ROUNDS`, one process for each.
 
 Run as a file, because the frameworks may live in an environment without feddag: this needs only NumPy and PyTorch.
-FOLDER holds the work that `feddag.bench.round` laid down: samples, first weights, batch size. The last line printed is
+FOLDER holds the work that `feddag.bench.round` wrote: samples, first weights, batch size. The last line printed is
 JSON: when the first round ended, and seconds of each later one. The final weights go to FOLDER/NAME.npz.
 """
 

@@ -28,7 +28,7 @@ import torch
 
 from feddag._version import __version__
 from feddag.bench import peers
-from feddag.bench.common import CORES, made_up, native_network, shared_out, shown
+from feddag.bench.common import CORES, native_network, shown, split_into_clients, synthetic_dataset
 from feddag.bench.train import MODELS
 from feddag.client.evaluate import mean_loss
 from feddag.client.step import to_tensor
@@ -45,8 +45,8 @@ from feddag.methods.fedavg import FedAvg
 from feddag.weights import Weights
 
 CASES = (("M1", 10), ("M1", 64), ("mlp", 10))
-YARDSTICK = "feddag native"
-FRAMEWORKS = (YARDSTICK, "feddag torch", *peers.PEERS)
+REFERENCE = "feddag native"
+FRAMEWORKS = (REFERENCE, "feddag torch", *peers.PEERS)
 PEER_TIMEOUT = 1800.0
 LEARNT = 0.95  # the final loss is below this share of the first one
 COLUMNS = ("framework", "version", "model", "batch", "first round s", "later rounds s", "to feddag", "loss", "remark")
@@ -74,7 +74,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """A row for each case (model, batch size) and framework; `skipped` says why a framework has no numbers.
 
-    M1 trains on made-up pixels, `samples` for each client; mlp on scikit-learn's digits, shared out equally.
+    M1 trains on synthetic pixels, `samples` for each client; mlp on scikit-learn's digits, divided equally.
     """
     if rounds < 2:
         raise FeddagError(f"rounds = {rounds} is not possible: at least 2 are needed, one for start-up")
@@ -87,7 +87,7 @@ def measure(
     rows: list[dict[str, Any]] = []
     for model, batch_size in cases:
         case = _measure(model, batch_size, frameworks, rounds, clients, samples)
-        ours = next((row["later"] for row in case if row["framework"] == YARDSTICK), None)
+        ours = next((row["later"] for row in case if row["framework"] == REFERENCE), None)
         rows += [row | {"ratio": row["later"] and ours and round(row["later"] / ours, 2)} for row in case]
     return rows
 
@@ -108,8 +108,8 @@ def _measure(
     model: str, batch_size: int, frameworks: Sequence[str], rounds: int, clients: int, samples: int
 ) -> list[dict[str, Any]]:
     spec = MODELS[model]
-    dataset = load("digits") if model == "mlp" else made_up(clients * samples, spec.shape)
-    data = shared_out(dataset, [len(part) for part in np.array_split(dataset.y_train, clients)])
+    dataset = load("digits") if model == "mlp" else synthetic_dataset(clients * samples, spec.shape)
+    data = split_into_clients(dataset, [len(part) for part in np.array_split(dataset.y_train, clients)])
     settings = LocalSettings(epochs=1, batch_size=batch_size, lr=peers.LR, momentum=peers.MOMENTUM, weight_decay=0.0)
     first = spec.initial_weights(0, "model")  # what Federation.initial_weights gives
     x, y = to_tensor(data.x, data.mean, data.std), torch.from_numpy(data.y)
@@ -120,12 +120,12 @@ def _measure(
     def run(name: str, folder: Path) -> Outcome:
         if name in peers.PEERS:
             return _peer(name, folder, rounds)
-        return _feddag(data, WorkerConfig(spec, settings, 0), name == YARDSTICK, rounds)
+        return _feddag(data, WorkerConfig(spec, settings, 0), name == REFERENCE, rounds)
 
     before = loss(first)
     rows = []
     with tempfile.TemporaryDirectory(prefix="feddag-bench-") as folder:
-        _lay_down(Path(folder), data, first, model, batch_size)
+        _write_work(Path(folder), data, first, model, batch_size)
         for name in frameworks:
             row: dict[str, Any] = {"framework": name, "version": None, "model": model, "batch_size": batch_size}
             row |= {"clients": clients, "samples": len(y), "rounds": rounds, "first": None, "later": None}
@@ -141,8 +141,8 @@ def _measure(
                 row["skipped"] = str(reason)
             rows.append(row)
         for row in rows:
-            if row["framework"] == YARDSTICK and row["later"]:
-                row["seconds"] += run(YARDSTICK, Path(folder)).seconds[1:]
+            if row["framework"] == REFERENCE and row["later"]:
+                row["seconds"] += run(REFERENCE, Path(folder)).seconds[1:]
                 row["later"] = statistics.median(row["seconds"][1:])
     return rows
 
@@ -166,7 +166,7 @@ def _feddag(data: ClientData, config: WorkerConfig, natively: bool, rounds: int)
     return Outcome(clock.seconds(), method.weights, __version__)
 
 
-def _lay_down(folder: Path, data: ClientData, first: Weights, model: str, batch_size: int) -> None:
+def _write_work(folder: Path, data: ClientData, first: Weights, model: str, batch_size: int) -> None:
     """Put the work where a peer's process finds it (see `peers.Work`)."""
     np.save(folder / "x.npy", to_tensor(data.x, data.mean, data.std).contiguous().numpy())
     np.save(folder / "y.npy", data.y)

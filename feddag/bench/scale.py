@@ -1,7 +1,7 @@
 """What a run costs as the number of clients grows while 20 of them take part in a round.
 
 Each case is a whole run as a user starts it (partition, training, averaging, evaluation of every client, history,
-checkpoint) with FedAvg on made-up pixels, in a process of its own so that its peak memory is its own.
+checkpoint) with FedAvg on synthetic pixels, in a process of its own so that its peak memory is its own.
 
 Time inside local training is the wall time spent in calls of the native trainer, summed over calls and divided by the
 number of worker threads. Everything else of a round's time counts as outside: evaluation, checkpoint, converting
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from feddag import native
-from feddag.bench.common import CORES, in_own_process, made_up, peak_mb, shown
+from feddag.bench.common import CORES, in_own_process, peak_mb, shown, synthetic_dataset
 from feddag.client import trainer
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
@@ -110,7 +110,7 @@ def run_case(case: Case) -> dict[str, Any]:
     training = Stopwatch(trainer.NativeTrainer.fit)
     moments: list[tuple[float, float]] = []  # at the end of each round: the time, and seconds in training so far
     with tempfile.TemporaryDirectory(prefix="feddag-bench-") as folder:
-        pixels = made_up(case.clients * case.samples, case.shape)
+        pixels = synthetic_dataset(case.clients * case.samples, case.shape)
         file = Path(folder) / "pixels.npz"
         np.savez(file, **{name: getattr(pixels, name) for name in ("x_train", "y_train", "x_test", "y_test")})
         del pixels

@@ -1,6 +1,6 @@
 """How fast clients train locally, by several ways of doing the same work.
 
-Clients of unequal size (600 samples in mean) train one epoch on made-up pixels. The ways:
+Clients of unequal size (600 samples in mean) train one epoch on synthetic pixels. The ways:
 
 - naive: what most frameworks run; a PyTorch loop over clients, each with a DataLoader, torch on its default threads
 - torch: feddag's engine with PyTorch, one worker process per core
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from feddag import native
-from feddag.bench.common import CLASSES, CORES, made_up, native_network, shared_out, shown
+from feddag.bench.common import CLASSES, CORES, native_network, shown, split_into_clients, synthetic_dataset
 from feddag.bench.peers import LR, MOMENTUM, Shape, batches, one_epoch
 from feddag.client.step import to_tensor
 from feddag.client.train import Train
@@ -108,7 +108,7 @@ def measure(
     sizes = rng(0, "sizes of clients").integers(samples // 2, samples * 3 // 2 + 1, clients).clip(1).tolist()
     rows = []
     for name in models:
-        data = shared_out(made_up(sum(sizes), MODELS[name].shape), sizes)
+        data = split_into_clients(synthetic_dataset(sum(sizes), MODELS[name].shape), sizes)
         rows += [_measure(name, data, batch_size, repeat) | limits for batch_size in batch_sizes]
     return rows
 

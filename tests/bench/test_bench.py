@@ -11,7 +11,7 @@ import torch
 from feddag import native
 from feddag.bench import clustering, peers, scale, train
 from feddag.bench import round as whole_round
-from feddag.bench.common import made_up, shared_out
+from feddag.bench.common import split_into_clients, synthetic_dataset
 from feddag.client.trainer import NativeTrainer
 from feddag.errors import FeddagError
 
@@ -37,8 +37,8 @@ def one_peer(name: str = "fedlab") -> dict[str, object]:
     return row
 
 
-def test_made_up_clients_have_the_sizes_asked_for() -> None:
-    data = shared_out(made_up(9, (3, 8, 8)), [2, 4, 3])
+def test_synthetic_clients_have_the_sizes_asked_for() -> None:
+    data = split_into_clients(synthetic_dataset(9, (3, 8, 8)), [2, 4, 3])
     assert [data.size(client) for client in range(3)] == [2, 4, 3]
     assert data.x.shape == (9, 8, 8, 3) and data.x.dtype == np.uint8
     assert data.y.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
@@ -176,9 +176,9 @@ def test_round_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         one_peer()
 
 
-def test_a_client_of_the_laid_down_work_is_what_feddag_sees(tmp_path: Path) -> None:
-    data = shared_out(made_up(7, (1, 8, 8)), [3, 4])
-    whole_round._lay_down(tmp_path, data, train.MODELS["mlp"].initial_weights(0, "model"), "mlp", 2)
+def test_a_client_of_the_written_work_is_what_feddag_sees(tmp_path: Path) -> None:
+    data = split_into_clients(synthetic_dataset(7, (1, 8, 8)), [3, 4])
+    whole_round._write_work(tmp_path, data, train.MODELS["mlp"].initial_weights(0, "model"), "mlp", 2)
     work = peers.Work(tmp_path)
     x, y = work.samples(1)
     assert (work.clients, work.batch_size, y.tolist()) == (2, 2, [3, 4, 5, 6])
@@ -240,8 +240,8 @@ def test_clustering_in_processes_of_their_own_finds_the_groups() -> None:
     assert clustering.table([small])[0][:1] == ["40"] and len(clustering.table([small])[0]) == len(clustering.COLUMNS)
 
 
-def test_made_up_signatures_are_as_noisy_as_they_say() -> None:
-    signatures, truth = clustering.made_up_signatures(clustering.GROUPS + 1)
+def test_synthetic_signatures_are_as_noisy_as_they_say() -> None:
+    signatures, truth = clustering.synthetic_signatures(clustering.GROUPS + 1)
     one, other, twin = signatures[0], signatures[1], signatures[-1]
     assert truth[-1] == truth[0] != truth[1]
     for label in range(10):
