@@ -45,6 +45,8 @@ from feddag.weights import Weights
 CENTRAL_BATCH = 512
 Way = Callable[[Sequence[int]], None]
 """Trains these clients for one epoch."""
+Seconds = dict[str, list[float]]
+"""Of each way, for each repetition."""
 
 
 def m2(shape: Shape, num_classes: int) -> tuple[nn.Module, nn.Module]:
@@ -162,15 +164,40 @@ def dense_flops(spec: ModelSpec) -> int:
 
 def _measure(name: str, data: ClientData, batch_size: int, repeat: int) -> dict[str, Any]:
     spec = MODELS[name]
-    settings = LocalSettings(epochs=1, batch_size=batch_size, lr=LR, momentum=MOMENTUM, weight_decay=0.0)
+    load = round(os.getloadavg()[0], 2)
+    network = native_network(spec)
     start = spec.initial_weights(0, "bench")
+    seconds, core_seconds = _time_ways(spec, network, data, start, batch_size, repeat)
+    rates = {way: len(data.y) / statistics.median(times) for way, times in seconds.items()}
+    core = {way: statistics.median(times) for way, times in core_seconds.items()}
+    flops = dense_flops(spec)
+    return {
+        "model": name,
+        "batch_size": batch_size,
+        "load": load,
+        "parameters": sum(value.numel() for value in start.values()),
+        "mflop_per_sample": round(flops / 1e6, 3),
+        "samples": len(data.y),
+        **{way: round(rates[way], 1) if way in rates else None for way in WAYS},
+        **{f"{way}_ratio": round(rates[way] / rates["naive"], 2) if way in rates else None for way in WAYS[1:]},
+        **{f"{way}_core_ratio": round(core["naive"] / core[way], 2) if way in core else None for way in ENGINES},
+        # As if no work were left out; the native trainer skips what pooling and ReLU make zero.
+        "native_gflops": round(rates["native"] * flops / 1e9, 1) if network else None,
+        "seconds": seconds,
+        "core_seconds": core_seconds,
+    }
+
+
+def _time_ways(
+    spec: ModelSpec, network: native.Network | None, data: ClientData, start: Weights, batch_size: int, repeat: int
+) -> tuple[Seconds, Seconds]:
+    """Wall time of each way with all clients and cores, and processor time with the smallest clients on one core."""
+    settings = LocalSettings(epochs=1, batch_size=batch_size, lr=LR, momentum=MOMENTUM, weight_decay=0.0)
     everyone = range(len(data.offsets) - 1)
     smallest = sorted(everyone, key=data.size)[: 2 * CORES]
-    network = native_network(spec)
     threads = torch.get_num_threads()
-    seconds: dict[str, list[float]] = {}
-    core_seconds: dict[str, list[float]] = {}
-    load = round(os.getloadavg()[0], 2)
+    seconds: Seconds = {}
+    core_seconds: Seconds = {}
     with contextlib.ExitStack() as stack:
         configs = {"torch": WorkerConfig(spec, settings, 0)}
         if network:
@@ -193,24 +220,7 @@ def _measure(name: str, data: ClientData, batch_size: int, repeat: int) -> dict[
                 if repetition:
                     core_seconds.setdefault(way, []).append(time.process_time() - began)
     torch.set_num_threads(threads)
-    rates = {way: len(data.y) / statistics.median(times) for way, times in seconds.items()}
-    core = {way: statistics.median(times) for way, times in core_seconds.items()}
-    flops = dense_flops(spec)
-    return {
-        "model": name,
-        "batch_size": batch_size,
-        "load": load,
-        "parameters": sum(value.numel() for value in start.values()),
-        "mflop_per_sample": round(flops / 1e6, 3),
-        "samples": len(data.y),
-        **{way: round(rates[way], 1) if way in rates else None for way in WAYS},
-        **{f"{way}_ratio": round(rates[way] / rates["naive"], 2) if way in rates else None for way in WAYS[1:]},
-        **{f"{way}_core_ratio": round(core["naive"] / core[way], 2) if way in core else None for way in ENGINES},
-        # As if no work were left out; the native trainer skips what pooling and ReLU make zero.
-        "native_gflops": round(rates["native"] * flops / 1e9, 1) if network else None,
-        "seconds": seconds,
-        "core_seconds": core_seconds,
-    }
+    return seconds, core_seconds
 
 
 def _naive(spec: ModelSpec, data: ClientData, start: Weights, batch_size: int) -> Way:
