@@ -9,8 +9,8 @@ from playwright.sync_api import sync_playwright
 from screenshots import CHROMIUM, keep
 from tables import AS_PRINTED, FEDDAG, ORACLE, STAR, kept, read
 
-from feddag.report.look import colour
 from feddag.report.page import plotly
+from feddag.report.theme import colour
 
 LABEL_SKEW = "fmnist-label-skew-q0.25"
 FIGURES: dict[str, list[tuple[str, str, str, dict[str, Any]]]] = {

@@ -12,7 +12,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 import feddag
-from feddag.report import read_left, write_comparison, write_report
+from feddag.report import read_run, write_comparison, write_report
 
 IMAGES = Path(__file__).parent / "images"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -66,7 +66,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         run = a_run(Path(folder))
         one = write_report(run)
-        several = write_comparison([read_left(each) for each in a_comparison(Path(folder))], Path(folder) / "all.html")
+        several = write_comparison([read_run(each) for each in a_comparison(Path(folder))], Path(folder) / "all.html")
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"], timeout=120_000)
         page = opened(browser, one, height=1090)
         keep("run", page.screenshot())

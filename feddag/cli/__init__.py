@@ -17,8 +17,8 @@ from feddag.cli.grouping import group, sign
 from feddag.cli.help import Command, new_app
 from feddag.cli.reports import report, show, watch
 from feddag.cli.runs import compare, fields, run
+from feddag.console import print_line
 from feddag.errors import FeddagError
-from feddag.screen import say
 
 app = new_app("Clustered federated learning for clients whose data differ.")
 for command in (run, compare, report, show, watch, fields, sign, group):
@@ -32,7 +32,7 @@ UsageError: Any = typer.BadParameter.__base__  # typer brings its own click, or 
 def show_version(wanted: bool) -> None:
     """Say the version and end."""
     if wanted:
-        say(console, f"feddag {__version__}")
+        print_line(console, f"feddag {__version__}")
         raise typer.Exit
 
 

@@ -9,9 +9,9 @@ import typer
 
 from feddag.cli.common import JsonOption, console, whole_numbers
 from feddag.cli.help import Command, new_app
+from feddag.console import print_line, show_table
 from feddag.errors import FeddagError
 from feddag.files import write_atomically
-from feddag.screen import say, show_table
 
 app = new_app("How fast it is on this machine, beside others.")
 RepeatOption = Annotated[int, typer.Option(metavar="N", min=1, help="interleaved repetitions; medians are shown")]
@@ -127,6 +127,6 @@ def show_bench(title: str, columns: Sequence[str], table: list[list[str]], rows:
     from feddag.bench.common import machine
 
     show_table(console, title, columns, table)
-    say(console, ", ".join(f"{name} {value}" for name, value in machine().items()))
+    print_line(console, ", ".join(f"{name} {value}" for name, value in machine().items()))
     if json_file:
         write_atomically(json_file, json.dumps({"machine": machine(), "rows": rows}, indent=1) + "\n")

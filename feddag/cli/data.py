@@ -16,7 +16,7 @@ from feddag.cli.common import (
     experiment_of,
 )
 from feddag.cli.help import Command, new_app
-from feddag.screen import say, show_table
+from feddag.console import print_line, show_table
 
 app = new_app("What data is available; obtain it; see how clients share it.")
 
@@ -45,7 +45,7 @@ def get(name: Annotated[str, typer.Argument(help="as `feddag data list` has it")
     """Obtain a dataset and verify it."""
     from feddag.data import obtain
 
-    say(console, f"{name}: {obtain.get(name)}")
+    print_line(console, f"{name}: {obtain.get(name)}")
 
 
 @app.command("show", cls=Command)
@@ -67,5 +67,5 @@ def show(
     division = chosen.divide(loaded)
     groups = ["-"] * len(division.train) if division.truth is None else [str(group) for group in division.truth]
     classes = loaded.classes or tuple(map(str, range(loaded.num_classes)))
-    say(console, f"{chosen.dataset}, {chosen.partition}, seed {chosen.seed}")
+    print_line(console, f"{chosen.dataset}, {chosen.partition}, seed {chosen.seed}")
     show_clients(console, count_classes(loaded, division), groups, classes)

@@ -16,9 +16,9 @@ from feddag.cli.common import (
     resumed_experiment,
 )
 from feddag.cli.help import Command, new_app
+from feddag.console import print_line, progress
 from feddag.errors import FeddagError
 from feddag.files import free_directory
-from feddag.screen import progress, say
 
 app = new_app("The same methods on a real federation of machines.")
 
@@ -37,7 +37,9 @@ def init(
     from feddag.deploy.app import write_app
 
     write_app(folder, experiment_of(experiment, None))
-    say(console, f"Flower app: {folder}; its settings are in {folder / 'pyproject.toml'}; see docs/deployment.md")
+    print_line(
+        console, f"Flower app: {folder}; its settings are in {folder / 'pyproject.toml'}; see docs/deployment.md"
+    )
 
 
 @app.command(cls=Command)
@@ -71,13 +73,13 @@ def up(
         chosen = experiment_of(experiment, told)
         directory = out or free_directory(Path("runs") / f"{chosen.title()}-flower")
     what = "Flower's simulation of" if simulation else "a SuperLink and"
-    say(console, f"starting {what} {chosen.clients} nodes on this machine")
+    print_line(console, f"starting {what} {chosen.clients} nodes on this machine")
     try:
         with progress(console, chosen.method, chosen.rounds) as observer:
             finished = run_up(chosen, directory, tls, simulation, resume is not None, observer, deadline=deadline)
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):
-            say(console, f"stopped; go on with: feddag flower up --resume {directory}")
+            print_line(console, f"stopped; go on with: feddag flower up --resume {directory}")
         raise typer.Exit(130) from None
     show_results(console, [finished.result], chosen)
-    say(console, f"run directory: {directory}")
+    print_line(console, f"run directory: {directory}")

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from feddag.cli.common import console
+from feddag.console import print_line, show_table
 from feddag.errors import FeddagError
 from feddag.files import write_atomically
-from feddag.screen import say, show_table
 
 FUSION_NAMES = ("clarity", "mlp", "projected", "data", "gradient", "stacked")
 """As `feddag.server.grouping` has them (a test compares): help must not wait for that module."""
@@ -38,7 +38,7 @@ def sign(
     made.save(target)
     kinds, kept, features = made.vectors.shape
     content = f"{kinds} classes x {kept} vectors x {features} features, counts and reliabilities"
-    say(console, f"{target}: {target.stat().st_size:,} bytes; {content}")
+    print_line(console, f"{target}: {target.stat().st_size:,} bytes; {content}")
 
 
 def group(
@@ -63,10 +63,10 @@ def group(
     groups: list[int] = found.labels_.tolist()
     rows = [[name, str(number)] for name, number in zip(names, groups, strict=True)]
     show_table(console, "groups", ("file", "group"), rows)
-    say(console, f"{found.clusters_} groups of {len(files)} clients, cut at distance {found.threshold_:.3f}")
+    print_line(console, f"{found.clusters_} groups of {len(files)} clients, cut at distance {found.threshold_:.3f}")
     for learner, teachers in enumerate(sources):
         if teachers:
-            say(console, f"group {learner} can learn from {', '.join(map(str, teachers))}")
+            print_line(console, f"group {learner} can learn from {', '.join(map(str, teachers))}")
     if json_file:
         kept = {"fusion": fusion, "clusters": found.clusters_, "threshold": found.threshold_, "noise": found.noise_}
         content = {**kept, "groups": dict(zip(names, groups, strict=True)), "sources": sources}

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from feddag.cli.common import console, stop
-from feddag.screen import say
+from feddag.console import print_line
 
 RunDirectory = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="what `feddag run` made")]
 
@@ -18,21 +18,21 @@ def report(
     ] = None,
 ) -> None:
     """Write one page to look at: of a run, or of several side by side."""
-    from feddag.report import read_left, write_comparison, write_report
+    from feddag.report import read_run, write_comparison, write_report
 
     if len(directories) == 1:
         written = write_report(directories[0], out)
     else:
-        written = write_comparison([read_left(each) for each in directories], out or Path("comparison.html"))
-    say(console, f"report: {written}")
+        written = write_comparison([read_run(each) for each in directories], out or Path("comparison.html"))
+    print_line(console, f"report: {written}")
 
 
 def show(directory: RunDirectory) -> None:
     """Print the essentials of a run, finished or under way."""
-    from feddag.report import read_left
+    from feddag.report import read_run
     from feddag.report.terminal import show_run
 
-    show_run(console, read_left(directory))
+    show_run(console, read_run(directory))
 
 
 def watch(
@@ -43,11 +43,11 @@ def watch(
 
     Only a browser on this machine can open it.
     """
-    from feddag.report.watch import Watch
+    from feddag.report.live import LivePage
 
-    watched = Watch(directory, port)
-    say(console, f"watching {directory}: {watched.address} (Ctrl-C ends it, not the run)")
+    watched = LivePage(directory, port)
+    print_line(console, f"watching {directory}: {watched.address} (Ctrl-C ends it, not the run)")
     try:
-        say(console, f"the run has {watched.serve_to_end().said}")
+        print_line(console, f"the run has {watched.serve_to_end().text}")
     except KeyboardInterrupt:
         stop("no longer watching", 130)

@@ -26,9 +26,9 @@ from feddag.cli.common import (
     stopping,
     whole_numbers,
 )
+from feddag.console import print_line, progress, show_table
 from feddag.errors import FeddagError
 from feddag.files import free_directory, write_atomically
-from feddag.screen import progress, say, show_table
 
 if TYPE_CHECKING:
     from feddag.experiment import Experiment
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from feddag.runner.compare import Compared
     from feddag.runner.loop import Observer
 
-YARDSTICKS = ("local", "fedavg", "oracle")
+BASELINES = ("local", "fedavg", "oracle")
 
 
 def run(
@@ -64,11 +64,11 @@ def run(
         chosen = experiment_of(experiment, settings, **flags)
         directory = out or free_directory(Path("runs") / chosen.title())
     _run(chosen, directory, resume is not None, log)
-    say(console, f"run directory: {directory}")
+    print_line(console, f"run directory: {directory}")
     if not no_report:
         from feddag.report import write_report
 
-        say(console, f"report: {write_report(directory)}")
+        print_line(console, f"report: {write_report(directory)}")
 
 
 def _run(chosen: "Experiment", directory: Path, resume: bool, log: str) -> None:
@@ -103,7 +103,7 @@ def _say_trainer(experiment: "Experiment") -> None:
     from feddag import native
 
     if experiment.trainer == "auto" and not native.available():
-        say(console, f"training with PyTorch: {native.reason()}")
+        print_line(console, f"training with PyTorch: {native.reason()}")
 
 
 def _all_of(observers: "Sequence[Observer]") -> "Observer":
@@ -118,7 +118,7 @@ def _all_of(observers: "Sequence[Observer]") -> "Observer":
 
 def compare(
     experiment: ExperimentFile = None,
-    methods: Annotated[str | None, typer.Option(help="comma-separated; default: feddag and the yardsticks")] = None,
+    methods: Annotated[str | None, typer.Option(help="comma-separated; default: feddag and the baselines")] = None,
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0",
     dataset: DatasetOption = None,
     partition: PartitionOption = None,
@@ -147,11 +147,11 @@ def compare(
     if json_file:
         write_atomically(json_file, json.dumps(found, indent=1) + "\n")
     if not no_report:
-        from feddag.report import left_of, write_comparison
+        from feddag.report import find_run, write_comparison
 
         pairs = zip(experiments, found, strict=True)
-        written = write_comparison([left_of(*pair, runs) for pair in pairs], runs / "comparison.html")
-        say(console, f"report: {written}")
+        written = write_comparison([find_run(*pair, runs) for pair in pairs], runs / "comparison.html")
+        print_line(console, f"report: {written}")
 
 
 def _compared_experiments(
@@ -161,11 +161,11 @@ def _compared_experiments(
     from feddag.data.datasets import load as load_dataset
     from feddag.experiment import DEFAULT_METHOD, read_experiments
 
-    names = [name.strip() for name in methods.split(",")] if methods else [*YARDSTICKS, DEFAULT_METHOD]
+    names = [name.strip() for name in methods.split(",")] if methods else [*BASELINES, DEFAULT_METHOD]
     experiments = read_experiments(file, given, list(dict.fromkeys(names)), list(dict.fromkeys(seeds)))
     first = experiments[0]
     if not methods and first.divide(load_dataset(first.dataset)).truth is None:
-        say(console, f"without oracle: partition = '{first.partition}' has no true groups")
+        print_line(console, f"without oracle: partition = '{first.partition}' has no true groups")
         experiments = [item for item in experiments if not item.method_class.needs_truth]
     return experiments
 
@@ -190,11 +190,13 @@ def _compare(
             compared.append(each)
             if each.directory is None:
                 chosen = each.experiment
-                say(console, f"{chosen.method} seed {chosen.seed}: kept result {chosen.key()}")
+                print_line(console, f"{chosen.method} seed {chosen.seed}: kept result {chosen.key()}")
     show_results(console, [each.result for each in compared], experiments[0])
     for each in compared:
         if each.directory is not None:
-            say(console, f"run directory of {each.experiment.method} seed {each.experiment.seed}: {each.directory}")
+            print_line(
+                console, f"run directory of {each.experiment.method} seed {each.experiment.seed}: {each.directory}"
+            )
     return compared
 
 

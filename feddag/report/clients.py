@@ -6,20 +6,20 @@ import numpy as np
 
 from feddag.report.document import Section, drawn, section
 from feddag.report.figures import clients as figures
-from feddag.report.left import Left
+from feddag.report.recorded import RecordedRun
 from feddag.weights import ClientId
 
 
-def clients_section(left: Left) -> Section | None:
+def clients_section(run: RecordedRun) -> Section | None:
     """Every client's scores, to be sorted and searched."""
-    if not left.history:
+    if not run.history:
         return None
-    blocks = client_blocks(left)
+    blocks = accuracies_by_client(run)
     first = next(iter(blocks.values()))
-    groups, counts = left.clusters(), left.counts()
-    truth = left.result["truth"] if left.result else None
+    groups, counts = run.clusters(), run.counts()
+    truth = run.result["truth"] if run.result else None
     columns: list[dict[str, Any]] = [{"name": "client", "digits": 0}]
-    if any(name != str(number) for number, name in enumerate(left.names)):
+    if any(name != str(number) for number, name in enumerate(run.names)):
         columns.append({"name": "name"})
     columns += [{"name": "cluster", "cluster": True}] if groups else []
     columns += [{"name": "true group", "digits": 0}] if truth else []
@@ -29,7 +29,7 @@ def clients_section(left: Left) -> Section | None:
     def row(client: ClientId) -> list[Any]:
         cells: dict[str, Any] = {
             "client": client,
-            "name": left.names[client] if client < len(left.names) else "",
+            "name": run.names[client] if client < len(run.names) else "",
             "cluster": groups.get(client),
             "true group": truth[client] if truth else None,
             "samples": sum(counts.get(client, [])),
@@ -39,7 +39,7 @@ def clients_section(left: Left) -> Section | None:
 
     clients = sorted({client for block in blocks.values() for client in block})
     scores = {client: score for client, score in first.items() if score is not None}
-    names = {client: left.client_name(client) for client in clients}
+    names = {client: run.client_name(client) for client in clients}
     figure = drawn("scores", "accuracy of each client", figures.client_scores(scores, groups, names))
     table = {
         **{"id": "clients-table", "label": "accuracy by client", "search": "find a client"},
@@ -49,12 +49,12 @@ def clients_section(left: Left) -> Section | None:
     return section("clients", "Client by client", text, figures=[figure], table=table)
 
 
-def client_blocks(left: Left) -> dict[str, dict[ClientId, float | None]]:
+def accuracies_by_client(run: RecordedRun) -> dict[str, dict[ClientId, float | None]]:
     """Scores of each client under a name; while a run is under way those of its last round."""
-    if not left.result:
-        record = left.history[-1]
+    if not run.result:
+        record = run.history[-1]
         return {"accuracy": dict(zip(record["clients"], record["per_client"], strict=True))}
-    result = left.result
+    result = run.result
     blocks = {
         "accuracy": result["accuracy"],
         "last round": result["accuracy_last"],
@@ -68,15 +68,15 @@ def client_blocks(left: Left) -> dict[str, dict[ClientId, float | None]]:
     return found
 
 
-def holdings_section(left: Left) -> Section | None:
+def label_distribution_section(run: RecordedRun) -> Section | None:
     """How much of each class every client holds, as far as it is known."""
-    counts, groups = left.counts(), left.clusters()
+    counts, groups = run.counts(), run.clusters()
     if not counts:
         return None
     order = sorted(counts, key=lambda client: (groups.get(client, -1), client))
     table = np.array([counts[client] for client in order], np.int64)
-    names = [left.client_name(client) for client in order]
-    figure = figures.holdings(table, [groups.get(client, -1) for client in order], names, left.class_names())
+    names = [run.client_name(client) for client in order]
+    figure = figures.label_distribution(table, [groups.get(client, -1) for client in order], names, run.class_names())
     where = "cluster by cluster; " if groups else ""
     text = f"Training samples of each class at each client, {where}the brighter the more."
     return section("holdings", "Who holds what", text, figures=[drawn("classes", "clients by classes", figure)])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,13 +10,14 @@ from feddag.experiment import Experiment
 from feddag.records import ResultRecord
 from feddag.report.document import Document, Section, drawn, section
 from feddag.report.figures.methods import Runs, client_pairs, curves, setting_bars
-from feddag.report.left import Left
-from feddag.report.look import PALETTE
+from feddag.report.recorded import RecordedRun
+from feddag.report.theme import PALETTE
 
-IDENTITY = {"method", "seed", "workers", "trainer"}  # not part of the setting that methods are compared in
+NOT_IN_SETTING = {"method", "seed", "workers", "trainer"}  # not part of the setting that methods are compared in
+Better = Literal["higher", "lower"] | None
 
 
-def comparison_document(runs: Sequence[Left]) -> Document:
+def comparison_document(runs: Sequence[RecordedRun]) -> Document:
     """Everything on the page of a comparison, as plain data; the runs must have finished."""
     titles = _titles(runs)
     numbers = {method: number for number, method in enumerate(dict.fromkeys(method for _, method in titles))}
@@ -34,11 +35,13 @@ def comparison_document(runs: Sequence[Left]) -> Document:
     }
 
 
-def _titles(runs: Sequence[Left]) -> list[tuple[str, str]]:
+def _titles(runs: Sequence[RecordedRun]) -> list[tuple[str, str]]:
     """For each run what it was run in and by what, naming only the fields that tell runs apart."""
     shared, own = [], []
     for run in runs:
-        known = {name: getattr(value, "name", value) for name, value in run.experiment.items() if name not in IDENTITY}
+        known = {
+            name: getattr(value, "name", value) for name, value in run.experiment.items() if name not in NOT_IN_SETTING
+        }
         shared.append({name: value for name, value in known.items() if name in Experiment.model_fields})
         own.append({name: value for name, value in known.items() if name not in Experiment.model_fields})
     methods = [str(run.finished["method"]) for run in runs]
@@ -81,12 +84,13 @@ def clearly_best(scores: Sequence[Sequence[float]]) -> int | None:
 
 
 def _cells(
-    by_method: Runs, value: Callable[[ResultRecord], float | None], digits: int, sign: int = 0
+    by_method: Runs, value: Callable[[ResultRecord], float | None], digits: int, better: Better = None
 ) -> list[dict[str, Any]]:
-    """A column: mean ± std over seeds. With a sign, the clearly highest (1) or lowest (-1) is marked."""
+    """A column: mean ± std over seeds. The clearly best is marked where higher or lower is better."""
     known = [[v for v in (value(run.finished) for run in runs) if v is not None] for runs in by_method.values()]
     present = [number for number, values in enumerate(known) if values]
-    best = clearly_best([[sign * v for v in known[number]] for number in present]) if sign else None
+    sign = -1 if better == "lower" else 1
+    best = clearly_best([[sign * v for v in known[number]] for number in present]) if better else None
     cells = []
     for number, values in enumerate(known):
         spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
@@ -98,13 +102,16 @@ def _cells(
 
 def _sections(place: int, setting: str, by_method: Runs, numbers: dict[str, int]) -> list[Section]:
     table = [
-        ("accuracy", _cells(by_method, lambda r: r["accuracy"]["mean"], 3, 1)),
-        ("worst tenth", _cells(by_method, lambda r: r["accuracy"]["worst_decile"], 3, 1)),
-        ("fine-tuned", _cells(by_method, lambda r: r["accuracy_finetuned"] and r["accuracy_finetuned"]["mean"], 3, 1)),
+        ("accuracy", _cells(by_method, lambda r: r["accuracy"]["mean"], 3, "higher")),
+        ("worst tenth", _cells(by_method, lambda r: r["accuracy"]["worst_decile"], 3, "higher")),
+        (
+            "fine-tuned",
+            _cells(by_method, lambda r: r["accuracy_finetuned"] and r["accuracy_finetuned"]["mean"], 3, "higher"),
+        ),
         ("clusters", _cells(by_method, lambda r: len(set(r["clusters"]) - {None}) if r["clusters"] else None, 1)),
-        ("ARI", _cells(by_method, lambda r: r["ari"], 3, 1)),
-        ("MB/client", _cells(by_method, lambda r: (r["bytes_up"] + r["bytes_down"]) / r["clients"] / 1e6, 2, -1)),
-        ("seconds", _cells(by_method, lambda r: r["seconds"], 1, -1)),
+        ("ARI", _cells(by_method, lambda r: r["ari"], 3, "higher")),
+        ("MB/client", _cells(by_method, lambda r: (r["bytes_up"] + r["bytes_down"]) / r["clients"] / 1e6, 2, "lower")),
+        ("seconds", _cells(by_method, lambda r: r["seconds"], 1, "lower")),
     ]
     rows = [[m, len(runs), *(cells[n] for _, cells in table)] for n, (m, runs) in enumerate(by_method.items())]
     columns = [{"name": "method"}, {"name": "seeds", "digits": 0}, *({"name": name, "digits": 3} for name, _ in table)]
@@ -135,7 +142,7 @@ def _summary(settings: dict[str, Runs], numbers: dict[str, int]) -> Section:
     """One row for each setting and one column for each method, and the same as bars."""
     rows: list[list[Any]] = []
     for setting, by_method in settings.items():
-        cells = dict(zip(by_method, _cells(by_method, lambda r: r["accuracy"]["mean"], 3, 1), strict=True))
+        cells = dict(zip(by_method, _cells(by_method, lambda r: r["accuracy"]["mean"], 3, "higher"), strict=True))
         rows.append([setting, *(cells.get(method) for method in numbers)])
     columns = [{"name": "setting"}, *({"name": method, "digits": 3} for method in numbers)]
     table = {"id": "summary-table", "label": "accuracy by setting", "columns": columns, "rows": rows}

@@ -72,10 +72,10 @@ def compared_clients(told: Mapping[str, Any], clusters: Mapping[ClientId, int]) 
     )
 
 
-def taught_pairs(told: Mapping[str, Any]) -> list[tuple[int, int]]:
+def graph_edges(told: Mapping[str, Any]) -> list[tuple[int, int]]:
     """(learner, source) pairs of clusters: those of now, else those that the clusters began with.
 
-    >>> taught_pairs({"edges": [[False, True], [False, False]]}), taught_pairs({"graph": [], "edges": [[True]]})
+    >>> graph_edges({"edges": [[False, True], [False, False]]}), graph_edges({"graph": [], "edges": [[True]]})
     ([(0, 1)], [])
     """
     if _has(told, "graph"):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from feddag.report.look import Figure
+from feddag.report.theme import Figure
 
 Document = dict[str, Any]
 Section = dict[str, Any]

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from feddag.records import Event, EventKind, RoundRecord, read_events
 from feddag.report.document import Section, drawn, section
 from feddag.report.figures.rounds import timeline
-from feddag.report.left import Left
+from feddag.report.recorded import RecordedRun
 from feddag.weights import ClientId
 
-KINDS = ("newcomers", "drift", "regrouping", "departures", "faults", "other")
-KIND_OF: dict[EventKind, str] = {
+TIMELINE_ROWS = ("newcomers", "drift", "regrouping", "departures", "faults", "other")
+ROW_OF_KIND: dict[EventKind, str] = {
     "join": "newcomers",
     "drift": "drift",
     "regroup": "regrouping",
@@ -23,12 +23,12 @@ KIND_OF: dict[EventKind, str] = {
 ClusterOf = Mapping[ClientId, int | None]
 
 
-def events_by_round(left: Left) -> dict[int, list[Event]]:
+def events_by_round(run: RecordedRun) -> dict[int, list[Event]]:
     """What happened in each round: told events, missing answers, and changes of cluster that nobody told."""
     found: dict[int, list[Event]] = {}
-    drifting = left.experiment.get("drift_round", 0)
+    drifting = run.experiment.get("drift_round", 0)
     before: ClusterOf = {}
-    for record in left.history:
+    for record in run.history:
         now = [Event("drift", (), "some clients hold other data from here on")] if record["round"] == drifting else []
         told = read_events(record["events"])
         after = dict(zip(record["clients"], record["clusters"] or (), strict=False))
@@ -68,20 +68,20 @@ def _untold_moves(before: ClusterOf, after: ClusterOf, told: Sequence[Event]) ->
     return moves
 
 
-def timeline_section(left: Left) -> Section | None:
+def timeline_section(run: RecordedRun) -> Section | None:
     """All events, by round and kind."""
-    by_round = events_by_round(left)
-    if left.result and left.result["held_out"]:
-        late = [Event("join", (c,), f"client {c} joined after the last round") for c in left.result["held_out"]]
-        by_round[left.rounds] = [*by_round.get(left.rounds, []), *late]
+    by_round = events_by_round(run)
+    if run.result and run.result["held_out"]:
+        late = [Event("join", (c,), f"client {c} joined after the last round") for c in run.result["held_out"]]
+        by_round[run.rounds] = [*by_round.get(run.rounds, []), *late]
     marks: dict[tuple[int, str], list[Event]] = {}
     for number, events in by_round.items():
         for event in events:
-            marks.setdefault((number, KIND_OF[event.kind]), []).append(event)
+            marks.setdefault((number, ROW_OF_KIND[event.kind]), []).append(event)
     if not marks:
         return None
-    kinds = [kind for kind in KINDS if any(kind == shown for _, shown in marks)]
-    rounds = max(int(left.experiment.get("rounds", 0)), left.rounds)
+    kinds = [kind for kind in TIMELINE_ROWS if any(kind == shown for _, shown in marks)]
+    rounds = max(int(run.experiment.get("rounds", 0)), run.rounds)
     figure = drawn("timeline", "events by round", timeline(marks, kinds, rounds))
     text = "Newcomers, drift, regrouping and faults, by round. The larger the mark, the more clients."
     return section("events", "What happened on the way", text, figures=[figure])

@@ -5,22 +5,22 @@ from typing import Any
 
 import numpy as np
 
-from feddag.report.diagnostics import FUSED, ComparedClients, compared_clients, taught_pairs
+from feddag.report.diagnostics import FUSED, ComparedClients, compared_clients, graph_edges
 from feddag.report.document import Section, drawn, section
 from feddag.report.figures import distances as figures
-from feddag.report.figures.graph import teaching
+from feddag.report.figures.graph import complementarity_graph
 from feddag.report.figures.parts import MOST_ROWS
-from feddag.report.left import Left
+from feddag.report.recorded import RecordedRun
 from feddag.server.complement import demand_and_supply
 from feddag.weights import ClientId
 
-VIEWS = {FUSED: "fused", "data": "data", "gradient": "gradient", "classes": "classes held"}
+VIEW_TITLES = {FUSED: "fused", "data": "data", "gradient": "gradient", "classes": "classes held"}
 
 
-def grouping_sections(left: Left) -> list[Section]:
+def grouping_sections(run: RecordedRun) -> list[Section]:
     """Who is near whom, why that many clusters, and what was weighed: of each what the method told."""
-    told = compared_clients(left.evidence, left.clusters())
-    names = [left.client_name(client) for client in told.clients]
+    told = compared_clients(run.diagnostics, run.clusters())
+    names = [run.client_name(client) for client in told.clients]
     leaves = [] if told.merges is None else figures.tree_lines(told.merges, len(names))[0]
     order = figures.in_cluster_order(told.clients, told.labels, leaves)
     made = [_nearness(told, names, order), _number_of_clusters(told, names), _fusion(told, names, order)]
@@ -30,9 +30,9 @@ def grouping_sections(left: Left) -> list[Section]:
 def _nearness(told: ComparedClients, names: Sequence[str], order: Sequence[int]) -> Section | None:
     if not told.distances:
         return None
-    usual = list(VIEWS)
+    usual = list(VIEW_TITLES)
     known = sorted(told.distances, key=lambda name: usual.index(name) if name in usual else len(usual))
-    views = {VIEWS.get(name, name): figures.distances_of(told.distances[name], order) for name in known}
+    views = {VIEW_TITLES.get(name, name): figures.distances_of(told.distances[name], order) for name in known}
     choices = [{"label": view, "visible": [view == other for other in views]} for view in views]
     matrix = figures.proximity(views, [told.labels[n] for n in order], [names[n] for n in order])
     clustered = " A square block on the diagonal is a cluster whose members are alike." if told.clusters else ""
@@ -84,22 +84,22 @@ def _number_of_clusters(told: ComparedClients, names: Sequence[str]) -> Section 
 def _fusion(told: ComparedClients, names: Sequence[str], order: Sequence[int]) -> Section | None:
     if not told.weights:
         return None
-    weights = {VIEWS.get(name, name): values[order] for name, values in told.weights.items()}
+    weights = {VIEW_TITLES.get(name, name): values[order] for name, values in told.weights.items()}
     bars = figures.fusion_weights(weights, [told.labels[n] for n in order], [names[n] for n in order])
     text = "How much each view counts in the fused distance: the more clearly it tells clients apart, the more."
     figure = drawn("weights", "weights of the views", bars)
     return section("fusion", "What the distance is made of", text, figures=[figure])
 
 
-def teaching_section(left: Left) -> Section | None:
+def graph_section(run: RecordedRun) -> Section | None:
     """The complementarity graph, with what flows along each edge."""
-    groups, counts = left.clusters(), left.counts()
+    groups, counts = run.clusters(), run.counts()
     sizes = {group: list(groups.values()).count(group) for group in sorted(set(groups.values()))}
-    edges = [(p, q) for p, q in taught_pairs(left.evidence) if p in sizes and q in sizes]
+    edges = [(p, q) for p, q in graph_edges(run.diagnostics) if p in sizes and q in sizes]
     if not edges:
         return None
-    said = {(p, q): supplied(p, q, groups, counts, left.class_names()) for p, q in edges}
-    scores = left.evidence.get("scores")
+    said = {(p, q): supplied(p, q, groups, counts, run.class_names()) for p, q in edges}
+    scores = run.diagnostics.get("scores")
     weighed = [(p, q, _score(scores, p, q), said[p, q]) for p, q in edges]
     text = (
         "An arrow leads from a cluster to one that learns from it, the wider the more the source holds of what the"
@@ -112,7 +112,7 @@ def teaching_section(left: Left) -> Section | None:
         {"name": "weight", "digits": 3},
         {"name": "supplied above all"},
     ]
-    figure = drawn("graph", "which cluster learns from which", teaching(weighed, sizes))
+    figure = drawn("graph", "which cluster learns from which", complementarity_graph(weighed, sizes))
     table = {"id": "edges", "label": "edges of the graph", "columns": columns, "rows": rows}
     return section("teaching", "Who learns from whom", text, figures=[figure], table=table)
 

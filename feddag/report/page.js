@@ -183,7 +183,7 @@ async function follow() {
     if (news) {
       await render(news);
       ({ stamp: seen, over } = state);
-      $("state").textContent = state.said;
+      $("state").textContent = state.text;
     }
   }
 }

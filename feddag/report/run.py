@@ -3,44 +3,44 @@
 import shlex
 from pathlib import Path
 
-from feddag.report.clients import clients_section, holdings_section
+from feddag.report.clients import clients_section, label_distribution_section
 from feddag.report.document import Document, Section, drawn, section
 from feddag.report.events import events_by_round, timeline_section
 from feddag.report.figures import rounds as figures
-from feddag.report.grouping import grouping_sections, teaching_section
-from feddag.report.left import Left
-from feddag.report.look import PALETTE
+from feddag.report.grouping import graph_section, grouping_sections
+from feddag.report.recorded import RecordedRun
+from feddag.report.theme import PALETTE
 
 
-def run_document(left: Left) -> Document:
+def run_document(run: RecordedRun) -> Document:
     """Everything on the page of one run, as plain data."""
     made = [
-        _learning(left),
-        *grouping_sections(left),
-        holdings_section(left),
-        teaching_section(left),
-        clients_section(left),
-        _traffic(left),
-        timeline_section(left),
-        _experiment(left),
+        _learning(run),
+        *grouping_sections(run),
+        label_distribution_section(run),
+        graph_section(run),
+        clients_section(run),
+        _traffic(run),
+        timeline_section(run),
+        _experiment(run),
     ]
-    experiment = left.experiment
+    experiment = run.experiment
     title = f"{experiment.get('method')} on {Path(str(experiment.get('dataset'))).name}"
     return {
-        **{"title": title, "subtitle": _subtitle(left), "tiles": _tiles(left), "palette": PALETTE},
+        **{"title": title, "subtitle": _subtitle(run), "tiles": _tiles(run), "palette": PALETTE},
         "sections": [section for section in made if section],
     }
 
 
-def _subtitle(left: Left) -> str:
-    said = left.experiment
-    state = "" if left.result else f", {left.rounds} done"
+def _subtitle(run: RecordedRun) -> str:
+    said = run.experiment
+    state = "" if run.result else f", {run.rounds} done"
     how = f"{said.get('partition')}, {said.get('clients', 'all')} clients, {said.get('rounds')} rounds{state}"
-    return f"{left.name}: {how}, seed {said.get('seed')}"
+    return f"{run.name}: {how}, seed {said.get('seed')}"
 
 
-def _tiles(left: Left) -> list[dict[str, str]]:
-    result, last = left.result, left.history[-1] if left.history else None
+def _tiles(run: RecordedRun) -> list[dict[str, str]]:
+    result, last = run.result, run.history[-1] if run.history else None
     tiles: list[tuple[str, str, str]] = []
     if result:
         block, tuned = result["accuracy"], result["accuracy_finetuned"]
@@ -52,15 +52,15 @@ def _tiles(left: Left) -> list[dict[str, str]]:
     elif last:
         note = f"± {last['accuracy']['std']:.3f} over clients; after round {last['round']}"
         tiles.append(("balanced accuracy", f"{last['accuracy']['mean']:.3f}", note))
-    clusters = left.clusters()
+    clusters = run.clusters()
     if clusters:
         true = len(set(result["truth"])) if result and result["truth"] else None
         note = "true number unknown" if true is None else f"{true} true groups"
         tiles.append(("clusters", str(len(set(clusters.values()))), note))
     if result and result["ari"] is not None:
         tiles.append(("adjusted Rand index", f"{result['ari']:.3f}", "1: the true groups, 0: chance"))
-    seconds = result["seconds"] if result else sum(record["seconds"] for record in left.history)
-    tiles.append(("time", f"{seconds:.1f} s", f"{left.rounds} rounds"))
+    seconds = result["seconds"] if result else sum(record["seconds"] for record in run.history)
+    tiles.append(("time", f"{seconds:.1f} s", f"{run.rounds} rounds"))
     sent = result or last
     if sent:
         up, down = sent["bytes_up"] / 1e6, sent["bytes_down"] / 1e6
@@ -68,32 +68,32 @@ def _tiles(left: Left) -> list[dict[str, str]]:
     return [{"label": label, "value": value, "note": note} for label, value, note in tiles]
 
 
-def _learning(left: Left) -> Section | None:
-    if not left.history or all(score is None for record in left.history for score in record["per_client"]):
+def _learning(run: RecordedRun) -> Section | None:
+    if not run.history or all(score is None for record in run.history for score in record["per_client"]):
         return None
     told = {
         number: [event.text for event in events if event.kind != "fault"]
-        for number, events in events_by_round(left).items()
+        for number, events in events_by_round(run).items()
     }
-    figure = figures.learning(left.history, {number: texts for number, texts in told.items() if texts})
+    figure = figures.learning(run.history, {number: texts for number, texts in told.items() if texts})
     text = "Each client is scored on its own test samples. The area holds all but the best and the worst tenth of them."
     return section("learning", "Learning", text, figures=[drawn("accuracy", "accuracy and loss by round", figure)])
 
 
-def _traffic(left: Left) -> Section | None:
-    if not left.result:
+def _traffic(run: RecordedRun) -> Section | None:
+    if not run.result:
         return None
-    figure = drawn("traffic", "megabytes by phase", figures.traffic(left.result["bytes_by_phase"]))
+    figure = drawn("traffic", "megabytes by phase", figures.traffic(run.result["bytes_by_phase"]))
     text = "Payload of all messages. Measuring (evaluation, fine-tuning) is not counted."
     return section("communication", "Communication", text, figures=[figure])
 
 
-def _experiment(left: Left) -> Section:
+def _experiment(run: RecordedRun) -> Section:
     lines = []
-    if left.result:
-        lines = [f"# {name} {value}" for name, value in left.result["versions"].items()]
-        if left.result["partition_checksum"]:
-            lines.append(f"# partition {left.result['partition_checksum']}")
-    command = f"feddag run {shlex.quote(f'{left.name}/experiment.toml')}"
+    if run.result:
+        lines = [f"# {name} {value}" for name, value in run.result["versions"].items()]
+        if run.result["partition_checksum"]:
+            lines.append(f"# partition {run.result['partition_checksum']}")
+    command = f"feddag run {shlex.quote(f'{run.name}/experiment.toml')}"
     text = "This command, beside the run directory, repeats the run bit for bit on the same kind of machine."
-    return section("experiment", "The experiment", text, command=command, code="\n".join([left.toml.rstrip(), *lines]))
+    return section("experiment", "The experiment", text, command=command, code="\n".join([run.toml.rstrip(), *lines]))

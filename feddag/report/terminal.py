@@ -9,15 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from feddag.console import print_line, show_table
 from feddag.experiment import Experiment
 from feddag.records import ResultRecord
-from feddag.report.clients import client_blocks
+from feddag.report.clients import accuracies_by_client
 from feddag.report.events import events_by_round
-from feddag.report.left import Left
-from feddag.screen import say, show_table
+from feddag.report.recorded import RecordedRun
 
 BARS = "▁▂▃▄▅▆▇█"
-LINES = 8
+EVENTS_SHOWN = 8
 SHADES = " ·░▒▓█"
 RESULT_COLUMNS = (
     *("method", "accuracy", "worst decile", "tuned", "groups", "true", "ARI"),
@@ -63,7 +63,7 @@ def show_results(console: Console, results: Sequence[ResultRecord], experiment: 
     show_table(console, title, RESULT_COLUMNS, rows)
     dropped = [result["method"] for result in results if result["answers_missing"]]
     if dropped:
-        say(console, f"some answers of clients were missing in: {', '.join(dropped)}; history.jsonl says why")
+        print_line(console, f"some answers of clients were missing in: {', '.join(dropped)}; history.jsonl says why")
 
 
 def show_clustering(console: Console, result: ResultRecord) -> None:
@@ -77,7 +77,7 @@ def show_clustering(console: Console, result: ResultRecord) -> None:
     }
     shown = [f"{name} {'-' if value is None else format(value, '.3f')}" for name, value in named.items()]
     true = "true unknown" if scores["true"] is None else f"{scores['true']} true"
-    say(console, f"groups: {scores['found']} found, {true}; {', '.join(shown)}")
+    print_line(console, f"groups: {scores['found']} found, {true}; {', '.join(shown)}")
 
 
 def show_changes(console: Console, result: ResultRecord) -> None:
@@ -87,12 +87,12 @@ def show_changes(console: Console, result: ResultRecord) -> None:
         shown = [f"accuracy {unseen['mean']:.3f}"]
         shown += [f"tuned {tuned['mean']:.3f}"] if tuned else []
         shown += [f"{placed:.0%} placed in the cluster of their true group"] if placed is not None else []
-        say(console, f"joined last: {_clients(len(result['held_out']))}; {', '.join(shown)}")
+        print_line(console, f"joined last: {_clients(len(result['held_out']))}; {', '.join(shown)}")
     if drift := result.get("drift"):
         known = {stage: mean for stage, mean in drift["accuracy_drifting"].items() if mean is not None}
         curve = ", ".join(f"{stage} {mean:.3f}" for stage, mean in known.items())
         alarms = f"{drift['noticed']} noticed, {drift['missed']} missed, {drift['false_alarms']} false alarms"
-        say(console, f"drifted: {_clients(drift['clients'])}; {alarms}; their accuracy: {curve}")
+        print_line(console, f"drifted: {_clients(drift['clients'])}; {alarms}; their accuracy: {curve}")
 
 
 def _clients(number: int) -> str:
@@ -109,21 +109,21 @@ def sparkline(values: list[float], width: int = 60) -> str:
     return "".join(BARS[min(len(BARS) - 1, int(np.mean(part) * len(BARS)))] for part in parts)
 
 
-def show_run(console: Console, left: Left) -> None:
+def show_run(console: Console, run: RecordedRun) -> None:
     """Headline, curve, clusters, the clients that fare worst, and what happened."""
-    said, result = left.experiment, left.result
+    said, result = run.experiment, run.result
     what = f"{said.get('method')} on {said.get('dataset')}, {said.get('partition')}, seed {said.get('seed')}"
-    say(console, f"{left.name}: {what}; {left.rounds} of {said.get('rounds')} rounds")
+    print_line(console, f"{run.name}: {what}; {run.rounds} of {said.get('rounds')} rounds")
     if result:
         show_table(console, "", RESULT_COLUMNS, [result_row([result])])
         show_clustering(console, result)
         show_changes(console, result)
-    if not left.history:
+    if not run.history:
         return
-    means = [record["accuracy"]["mean"] for record in left.history]
-    say(console, f"accuracy by round: {sparkline(means)} {means[-1]:.3f}")
-    groups = left.clusters()
-    scores = {c: score for c, score in next(iter(client_blocks(left).values())).items() if score is not None}
+    means = [record["accuracy"]["mean"] for record in run.history]
+    print_line(console, f"accuracy by round: {sparkline(means)} {means[-1]:.3f}")
+    groups = run.clusters()
+    scores = {c: score for c, score in next(iter(accuracies_by_client(run).values())).items() if score is not None}
     if groups:
         rows = []
         for group, size in sorted(Counter(groups.values()).items()):
@@ -131,12 +131,12 @@ def show_run(console: Console, left: Left) -> None:
             rows.append([str(group), str(size), f"{np.mean(own):.3f}" if own else "-"])
         show_table(console, "clusters", ("cluster", "clients", "accuracy"), rows)
     worst = sorted(scores, key=lambda client: scores[client])[:3]
-    say(console, "worst served: " + ", ".join(f"{left.client_name(c)} {scores[c]:.3f}" for c in worst))
-    told = [f"round {n}: {event.text}" for n, events in events_by_round(left).items() for event in events]
-    for line in told[-LINES:]:
-        say(console, line)
-    if len(told) > LINES:
-        say(console, f"... and {len(told) - LINES} earlier events; history.jsonl has all")
+    print_line(console, "worst served: " + ", ".join(f"{run.client_name(c)} {scores[c]:.3f}" for c in worst))
+    told = [f"round {n}: {event.text}" for n, events in events_by_round(run).items() for event in events]
+    for line in told[-EVENTS_SHOWN:]:
+        print_line(console, line)
+    if len(told) > EVENTS_SHOWN:
+        print_line(console, f"... and {len(told) - EVENTS_SHOWN} earlier events; history.jsonl has all")
 
 
 def show_clients(
@@ -146,10 +146,10 @@ def show_clients(
     top = np.log1p(counts.max())
     width = max(2, min(6, max(map(len, classes))))
     header = " ".join(name[:width].ljust(width) for name in classes)
-    say(console, f"{'client':>7} {'group':>6} {'samples':>8}  {header}")
+    print_line(console, f"{'client':>7} {'group':>6} {'samples':>8}  {header}")
     for client, row in enumerate(counts[:most]):
         shade = [SHADES[int(np.ceil(np.log1p(n) / top * (len(SHADES) - 1)))] for n in row]
         cells = " ".join(mark * width for mark in shade)
-        say(console, f"{client:>7} {groups[client]:>6} {row.sum():>8}  {cells}".rstrip())
+        print_line(console, f"{client:>7} {groups[client]:>6} {row.sum():>8}  {cells}".rstrip())
     if len(counts) > most:
-        say(console, f"... and {len(counts) - most} more clients")
+        print_line(console, f"... and {len(counts) - most} more clients")

@@ -7,7 +7,7 @@ import pytest
 
 import feddag
 from feddag.records import Event
-from feddag.report.left import Left
+from feddag.report.recorded import RecordedRun
 
 HOSTILE = (
     "<script>document.title='taken'</script>",
@@ -45,7 +45,7 @@ def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "feddag"
 
 
-def made_by_hand(clients: int, names: tuple[str, ...] = (), rounds: int = 3, word: str = "digits") -> Left:
+def made_by_hand(clients: int, names: tuple[str, ...] = (), rounds: int = 3, word: str = "digits") -> RecordedRun:
     """A finished run with four clusters, and everything a page can show."""
     draw = np.random.default_rng(0)
     labels = np.arange(clients) % 4
@@ -55,7 +55,7 @@ def made_by_hand(clients: int, names: tuple[str, ...] = (), rounds: int = 3, wor
     silent = condensed.copy()
     silent[::5] = np.nan
     counts = draw.integers(0, 90, (clients, 5))
-    evidence = grouping.to_arrays() | {
+    diagnostics = grouping.to_arrays() | {
         **{"clients": list(range(clients)), "graph": [(0, 1), (1, 0), (2, 3)], "scores": np.arange(16.0).reshape(4, 4)},
         "views": {"data": condensed, "gradient": silent, "classes": condensed},
         "weights": {name: np.full(clients, 1 / 3) for name in ("classes", "data", "gradient")},
@@ -83,4 +83,6 @@ def made_by_hand(clients: int, names: tuple[str, ...] = (), rounds: int = 3, wor
         "key": "0",
     }
     experiment = {"method": "feddag", "dataset": word, "partition": "label-skew", "clients": clients, "rounds": rounds}
-    return Left("by-hand", experiment | {"seed": 0}, f"dataset = {word!r}\n", result, history, evidence, names)
+    return RecordedRun(
+        "by-hand", experiment | {"seed": 0}, f"dataset = {word!r}\n", result, history, diagnostics, names
+    )

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from feddag.report import read_left, write_comparison, write_report
+from feddag.report import read_run, write_comparison, write_report
+from feddag.report.live import LivePage
 from feddag.report.page import page as page_of
 from feddag.report.run import run_document
-from feddag.report.watch import Watch
 from tests.report.conftest import HOSTILE, HOSTILE_FILE, made_by_hand
 from tests.report.test_comparison import finished
+from tests.report.test_live import go_on, go_to_end, watched_run
 from tests.report.test_run import ALL_FIGURES
-from tests.report.test_watch import go_on, go_to_end, watched_run
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 if not os.environ.get("FEDDAG_TEST_BROWSER"):
@@ -64,8 +64,8 @@ def opened(browser: Any) -> Iterator[Opened]:
     made.page.context.close()
 
 
-def write(left: Any, path: Path) -> str:
-    path.write_text(page_of(run_document(left)), encoding="utf-8")
+def write(run: Any, path: Path) -> str:
+    path.write_text(page_of(run_document(run)), encoding="utf-8")
     return path.as_uri()
 
 
@@ -110,8 +110,8 @@ def test_pointing_tells_and_choosing_switches(opened: Opened, tmp_path: Path) ->
 
 
 def test_clients_are_sorted_and_found(opened: Opened, tmp_path: Path) -> None:
-    left = made_by_hand(40, tuple(f"name {number}" for number in range(40)))
-    page = opened.open(write(left, tmp_path / "page.html"))
+    run = made_by_hand(40, tuple(f"name {number}" for number in range(40)))
+    page = opened.open(write(run, tmp_path / "page.html"))
     names = page.locator("#clients-table thead th").all_text_contents()
     column = names.index("accuracy")
 
@@ -164,7 +164,7 @@ def test_hostile_names_of_a_real_run_are_text_on_its_page(opened: Opened, hostil
 
 
 def test_hostile_names_are_text_in_a_comparison(opened: Opened, hostile_run: Path, tmp_path: Path) -> None:
-    runs = [read_left(hostile_run), read_left(hostile_run.parent / "fedavg")]
+    runs = [read_run(hostile_run), read_run(hostile_run.parent / "fedavg")]
     page = opened.open(write_comparison(runs, tmp_path / "c.html").as_uri())
     assert page.locator("h2").first.text_content().startswith(HOSTILE_FILE)
     said = {hover(page, "pairs-0", ".points path", number).partition(", seed")[0] for number in range(len(HOSTILE))}
@@ -174,10 +174,10 @@ def test_hostile_names_are_text_in_a_comparison(opened: Opened, hostile_run: Pat
 
 
 def test_hostile_names_are_text_on_a_live_page(opened: Opened, hostile_run: Path) -> None:
-    watch = Watch(hostile_run)
-    thread = threading.Thread(target=watch.serve_to_end)
+    live = LivePage(hostile_run)
+    thread = threading.Thread(target=live.serve_to_end)
     thread.start()
-    page = opened.open(watch.address)
+    page = opened.open(live.address)
     says(page, "finished after 2 rounds")
     assert page.title() == f"feddag on {HOSTILE_FILE}"
     assert set(page.locator("#clients-table td:nth-child(2)").all_text_contents()) == set(HOSTILE)

@@ -9,19 +9,19 @@ import pytest
 
 import feddag
 from feddag.errors import FeddagError
-from feddag.report import left_of, write_comparison
+from feddag.report import find_run, write_comparison
 from feddag.report.comparison import clearly_best, comparison_document
-from feddag.report.left import Left
+from feddag.report.recorded import RecordedRun
 from tests.report.conftest import HOSTILE, made_by_hand
 from tests.report.test_run import drawn
 
 
-def finished(method: str, seed: int, accuracy: float, **fields: object) -> Left:
+def finished(method: str, seed: int, accuracy: float, **fields: object) -> RecordedRun:
     """A run of four clients that all have this accuracy."""
-    left = made_by_hand(4, word="digits")
+    run = made_by_hand(4, word="digits")
     block = {"mean": accuracy, "std": 0.0, "worst_decile": accuracy, "per_client": [accuracy] * 4}
-    result = left.result | {"method": method, "seed": seed, "accuracy": block, "accuracy_finetuned": None}
-    return replace(left, result=result, experiment=left.experiment | {"method": method, "seed": seed} | fields)
+    result = run.result | {"method": method, "seed": seed, "accuracy": block, "accuracy_finetuned": None}
+    return replace(run, result=result, experiment=run.experiment | {"method": method, "seed": seed} | fields)
 
 
 def table(document, section: str) -> list[list]:
@@ -89,7 +89,7 @@ def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
 def test_a_kept_result_has_no_history_and_a_run_has(tmp_path: Path) -> None:
     experiment = feddag.Experiment(clients=4, groups=2, rounds=1, epochs=1, workers=1, method="fedavg")
     run = feddag.run(experiment, tmp_path / "runs/one")
-    assert left_of(experiment, run.result, tmp_path / "runs").rounds == 1
-    alone = left_of(experiment, run.result, tmp_path / "elsewhere")
+    assert find_run(experiment, run.result, tmp_path / "runs").rounds == 1
+    alone = find_run(experiment, run.result, tmp_path / "elsewhere")
     assert alone.rounds == 0
     assert {part["id"] for part in comparison_document([alone, alone])["sections"]} == {"setting-0"}

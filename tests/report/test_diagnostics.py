@@ -10,24 +10,24 @@ import numpy as np
 import plotly.graph_objects
 import pytest
 
-from feddag.report import read_left, write_report
+from feddag.report import read_run, write_report
 from feddag.report.diagnostics import compared_clients
-from feddag.report.left import Left
 from feddag.report.page import as_json
+from feddag.report.recorded import RecordedRun
 from feddag.report.run import run_document
 from feddag.runner.directory import save_tree
 from tests.report.conftest import made_by_hand
 from tests.report.test_run import ALL_FIGURES, drawn
 
 OF_EVERY_RUN = {"accuracy", "scores", "traffic", "timeline"}
-EVIDENCE = made_by_hand(8).evidence | {
+EVIDENCE = made_by_hand(8).diagnostics | {
     **{"counts": {client: np.arange(5) for client in range(8)}, "edges": np.eye(4, k=1, dtype=bool)},
 }
 
 
-def figures_with(told: dict[str, Any], left: Left | None = None) -> set[str]:
+def figures_with(told: dict[str, Any], run: RecordedRun | None = None) -> set[str]:
     """Which figures a page has that knows this; each is one that plotly accepts, and all of it is JSON."""
-    document = run_document(replace(left or made_by_hand(8), evidence=told))
+    document = run_document(replace(run or made_by_hand(8), diagnostics=told))
     as_json(document)
     for figure in drawn(document).values():
         text = json.dumps({"data": figure["data"], "layout": figure["layout"]}).replace('"ink"', '"black"')
@@ -35,11 +35,11 @@ def figures_with(told: dict[str, Any], left: Left | None = None) -> set[str]:
     return set(drawn(document)) - OF_EVERY_RUN
 
 
-def without_clusters() -> Left:
+def without_clusters() -> RecordedRun:
     """The same run, but nothing besides the diagnostics knows who is in which cluster."""
-    left = made_by_hand(8)
-    history = [record | {"clusters": None} for record in left.history]
-    return replace(left, history=history, result=left.result | {"clusters": None})
+    run = made_by_hand(8)
+    history = [record | {"clusters": None} for record in run.history]
+    return replace(run, history=history, result=run.result | {"clusters": None})
 
 
 ALONE = {
@@ -64,10 +64,10 @@ ALONE = {
 }
 
 
-@pytest.mark.parametrize("left", [made_by_hand(8), without_clusters()], ids=["clusters", "no clusters"])
+@pytest.mark.parametrize("run", [made_by_hand(8), without_clusters()], ids=["clusters", "no clusters"])
 @pytest.mark.parametrize(("parts", "figures"), ALONE.items(), ids=lambda value: " ".join(sorted(value)) or "nothing")
-def test_what_is_there_is_shown(parts: tuple[str, ...], figures: set[str], left: Left) -> None:
-    assert figures_with({part: EVIDENCE[part] for part in parts}, left) == figures
+def test_what_is_there_is_shown(parts: tuple[str, ...], figures: set[str], run: RecordedRun) -> None:
+    assert figures_with({part: EVIDENCE[part] for part in parts}, run) == figures
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_labels_that_are_not_told_are_the_clusters_as_known() -> None:
 
 
 def test_views_of_another_name_are_shown_under_it() -> None:
-    document = run_document(replace(made_by_hand(8), evidence={"views": {"loss": np.ones(28), "data": np.ones(28)}}))
+    document = run_document(replace(made_by_hand(8), diagnostics={"views": {"loss": np.ones(28), "data": np.ones(28)}}))
     assert [choice["label"] for choice in drawn(document)["proximity"]["choices"]["of"]] == ["data", "loss"]
 
 
@@ -127,7 +127,7 @@ def test_a_page_is_written_from_what_lies_on_disk(real_run: Path, tmp_path: Path
     clients = [0, 2, 3]
     save_tree(run / "grouping.safetensors", {"clients": clients, "labels": [0, 0, 1], "distances": np.arange(3.0)})
     assert write_report(run).exists()
-    shown = drawn(run_document(read_left(run)))
+    shown = drawn(run_document(read_run(run)))
     assert "proximity" in shown and "dendrogram" not in shown
     (run / "grouping.safetensors").unlink()
-    assert not {"proximity", "classes"} & set(drawn(run_document(read_left(run))))
+    assert not {"proximity", "classes"} & set(drawn(run_document(read_run(run))))

@@ -6,26 +6,26 @@ from typing import Any
 import pytest
 
 from feddag.records import Event
-from feddag.report.events import KIND_OF, events_by_round
-from feddag.report.left import Left
+from feddag.report.events import ROW_OF_KIND, events_by_round
+from feddag.report.recorded import RecordedRun
 from feddag.report.run import run_document
 from tests.report.conftest import made_by_hand
 from tests.report.test_run import drawn
 
 
-def with_round(events: list[Event], clusters: list[int | None], clients: list[int] | None = None) -> Left:
+def with_round(events: list[Event], clusters: list[int | None], clients: list[int] | None = None) -> RecordedRun:
     """Four clients, in clusters 0, 1, 0, 1 after round 1; then a round with these events and clusters."""
-    left = made_by_hand(4)
-    first = left.history[0] | {"clients": [0, 1, 2, 3], "clusters": [0, 1, 0, 1]}
+    run = made_by_hand(4)
+    first = run.history[0] | {"clients": [0, 1, 2, 3], "clusters": [0, 1, 0, 1]}
     now = {"round": 2, "clients": clients or [0, 1, 2, 3], "clusters": clusters, "missing": {}}
     now["per_client"] = [0.5] * len(clusters)
-    second = left.history[1] | now | {"events": [event.as_record() for event in events]}
-    return replace(left, history=[first, second])
+    second = run.history[1] | now | {"events": [event.as_record() for event in events]}
+    return replace(run, history=[first, second])
 
 
-def marks(left: Left) -> dict[str, tuple[str, float]]:
+def marks(run: RecordedRun) -> dict[str, tuple[str, float]]:
     """Of the timeline's marks in round 2, by kind: the text, and the size."""
-    [trace] = drawn(run_document(left))["timeline"]["data"]
+    [trace] = drawn(run_document(run))["timeline"]["data"]
     shown: Any = zip(trace["x"], trace["y"], trace["text"], trace["marker"]["size"], strict=True)
     return {kind: (text, size) for number, kind, text, size in shown if number == 2}
 
@@ -43,10 +43,10 @@ def test_a_newcomer_on_flower_is_counted_once() -> None:
         *(Event("join", (4,), "client 4 joined"), Event("join", (5,), "client 5 joined")),
         *(Event("fault", (), "a node was refused"), Event("join", (4,), "client 4 joined cluster 1")),
     ]
-    left = with_round(events, [0, 1, 0, 1, 1, None], [0, 1, 2, 3, 4, 5])
-    told = events_by_round(left)[2]
+    run = with_round(events, [0, 1, 0, 1, 1, None], [0, 1, 2, 3, 4, 5])
+    told = events_by_round(run)[2]
     assert [event.text for event in told] == ["client 5 joined", "a node was refused", "client 4 joined cluster 1"]
-    text, size = marks(left)["newcomers"]
+    text, size = marks(run)["newcomers"]
     assert text.count("client 4") == text.count("client 5") == 1 and size == 12  # 8 and 4 more for twice as many
 
 
@@ -59,9 +59,9 @@ def test_one_event_may_place_several_newcomers() -> None:
 @pytest.mark.parametrize("kind", ["regroup", "split", "merge", "move"])
 def test_clusters_that_change_are_regrouping_and_told_once(kind: Any) -> None:
     event = Event(kind, (0, 2), "cluster 0 is now cluster 7")
-    left = with_round([event], [7, 1, 7, 1])
-    assert events_by_round(left)[2] == [event]
-    assert marks(left) == {"regrouping": ("\u2068cluster 0 is now cluster 7\u2069", 12.0)}
+    run = with_round([event], [7, 1, 7, 1])
+    assert events_by_round(run)[2] == [event]
+    assert marks(run) == {"regrouping": ("\u2068cluster 0 is now cluster 7\u2069", 12.0)}
 
 
 def test_a_change_that_nobody_tells_is_seen() -> None:
@@ -75,5 +75,5 @@ def test_a_change_that_nobody_tells_is_seen() -> None:
 
 
 def test_every_kind_has_its_place() -> None:
-    left = with_round([Event(kind, (0,), kind) for kind in KIND_OF], [0, 1, 0, 1])
-    assert set(marks(left)) == set(KIND_OF.values())
+    run = with_round([Event(kind, (0,), kind) for kind in ROW_OF_KIND], [0, 1, 0, 1])
+    assert set(marks(run)) == set(ROW_OF_KIND.values())

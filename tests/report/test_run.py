@@ -10,7 +10,7 @@ import pytest
 
 from feddag.cli import main
 from feddag.errors import FeddagError
-from feddag.report import read_left, write_report
+from feddag.report import read_run, write_report
 from feddag.report.figures import distances as figures
 from feddag.report.page import page
 from feddag.report.run import run_document
@@ -30,7 +30,7 @@ def numbers(document) -> dict[str, str]:
 
 
 def test_a_real_run_has_every_figure_and_plotly_accepts_each(real_run: Path) -> None:
-    document = run_document(read_left(real_run))
+    document = run_document(read_run(real_run))
     assert set(drawn(document)) == ALL_FIGURES
     for figure in drawn(document).values():
         text = json.dumps({"data": figure["data"], "layout": figure["layout"]}).replace('"ink"', '"black"')
@@ -39,7 +39,7 @@ def test_a_real_run_has_every_figure_and_plotly_accepts_each(real_run: Path) -> 
 
 def test_the_headline_is_that_of_the_result(real_run: Path) -> None:
     result = json.loads((real_run / "result.json").read_text())
-    shown = numbers(run_document(read_left(real_run)))
+    shown = numbers(run_document(read_run(real_run)))
     assert shown["balanced accuracy"] == f"{result['accuracy']['mean']:.3f}"
     assert shown["adjusted Rand index"] == f"{result['ari']:.3f}"
     assert shown["clusters"] == str(len(set(result["clusters"])))
@@ -49,23 +49,23 @@ def test_the_headline_is_that_of_the_result(real_run: Path) -> None:
 def test_an_unfinished_run_shows_what_there_is(real_run: Path, tmp_path: Path) -> None:
     for name in ("experiment.toml", "grouping.safetensors", "partition.npz"):
         (tmp_path / name).write_bytes((real_run / name).read_bytes())
-    document = run_document(read_left(tmp_path))
+    document = run_document(read_run(tmp_path))
     assert {"proximity", "dendrogram", "classes"} <= set(drawn(document)) <= ALL_FIGURES - {"accuracy", "scores"}
     first = (real_run / "history.jsonl").read_text().splitlines(keepends=True)[0]
     (tmp_path / "history.jsonl").write_text(first + '{"round": 2, "acc')  # a line that is being written
-    document = run_document(read_left(tmp_path))
+    document = run_document(read_run(tmp_path))
     assert {"accuracy", "scores"} <= set(drawn(document))
     assert "1 done" in document["subtitle"]
 
 
 def test_rounds_before_the_first_clusters_and_rounds_without_scores_are_gaps() -> None:
-    left = made_by_hand(4)
-    left.history[0]["clusters"] = None
-    left.history[1]["per_client"] = [None] * 4
-    curves = {trace.get("name"): trace["y"] for trace in drawn(run_document(left))["accuracy"]["data"]}
-    assert curves["cluster 0"][:2] == [None, None] and curves["cluster 0"][2] == left.history[2]["per_client"][0]
+    run = made_by_hand(4)
+    run.history[0]["clusters"] = None
+    run.history[1]["per_client"] = [None] * 4
+    curves = {trace.get("name"): trace["y"] for trace in drawn(run_document(run))["accuracy"]["data"]}
+    assert curves["cluster 0"][:2] == [None, None] and curves["cluster 0"][2] == run.history[2]["per_client"][0]
     assert curves["middle 80 % of clients"][1] is None
-    page(run_document(left))
+    page(run_document(run))
 
 
 def test_clusters_lie_together_and_keep_the_order_of_the_tree() -> None:

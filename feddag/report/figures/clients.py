@@ -5,12 +5,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from feddag.report.figures.parts import MOST_LABELS, MOST_ROWS, STRIP, cluster_edges, from_worst, row_names
-from feddag.report.look import GREY, SCALE, Figure, colour, packed, plain, symbol
+from feddag.report.figures.parts import MOST_LABELS, MOST_ROWS, STRIP, accuracy_range, cluster_edges, row_names
+from feddag.report.theme import GREY, SCALE, Figure, colour, packed, plain, symbol
 from feddag.weights import ClientId
 
 
-def holdings(counts: NDArray[np.int64], labels: Sequence[int], names: Sequence[str], classes: Sequence[str]) -> Figure:
+def label_distribution(
+    counts: NDArray[np.int64], labels: Sequence[int], names: Sequence[str], classes: Sequence[str]
+) -> Figure:
     """Clients x classes, the brighter the more samples, on a logarithmic scale."""
     block = -(-len(counts) // MOST_ROWS)
     means = np.stack([rows.mean(0) for rows in np.split(counts, range(block, len(counts), block))])
@@ -69,6 +71,6 @@ def client_scores(
                 **{"title": {"text": title}, "showticklabels": False},
                 **{"showgrid": False, "zeroline": False},
             },
-            "yaxis": {"title": {"text": "balanced accuracy"}, "range": from_worst(list(scores.values()))},
+            "yaxis": {"title": {"text": "balanced accuracy"}, "range": accuracy_range(list(scores.values()))},
         },
     }

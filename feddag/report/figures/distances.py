@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddag.report.figures.parts import MOST_LABELS, MOST_ROWS, STRIP, cluster_edges, line, row_names
-from feddag.report.look import GREY, LEGEND, SCALE, Figure, averaged, colour, packed, plain, symbol
+from feddag.report.theme import GREY, LEGEND, SCALE, Figure, averaged, colour, packed, plain, symbol
 from feddag.server.similarity import square
 from feddag.weights import ClientId
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from feddag.report.look import Figure, colour, plain
+from feddag.report.theme import Figure, colour, plain
 
 ASIDE = 0.04  # keeps the two directions of an edge apart, and its number off the line
 NODE = 0.17  # the radius of a cluster's disc, on the scale of the circle that they stand on
 
 
-def teaching(edges: Sequence[tuple[int, int, float | None, str]], sizes: Mapping[int, int]) -> Figure:
+def complementarity_graph(edges: Sequence[tuple[int, int, float | None, str]], sizes: Mapping[int, int]) -> Figure:
     """Clusters in a circle, and an arrow from each source to each learner, the wider the more it has to give."""
     groups = sorted(sizes)
     turn = 2 * np.pi / max(1, len(groups))

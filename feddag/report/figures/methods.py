@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feddag.report.left import Left
-from feddag.report.look import GREY, LEGEND, Figure, colour, faint, plain, symbol
+from feddag.report.recorded import RecordedRun
+from feddag.report.theme import GREY, LEGEND, Figure, colour, faint, plain, symbol
 
-Runs = dict[str, list[Left]]  # by method, over seeds
-Along = Callable[[Left], list[float]]
+Runs = dict[str, list[RecordedRun]]  # by method, over seeds
+Along = Callable[[RecordedRun], list[float]]
 
 
-def _scored(run: Left) -> NDArray[np.float64]:
+def _scored(run: RecordedRun) -> NDArray[np.float64]:
     return np.array([record["accuracy"]["mean"] for record in run.history])
 
 
@@ -52,7 +52,7 @@ def curves(by_method: Runs, numbers: dict[str, int]) -> tuple[Figure, list[dict[
     return {"data": data, "layout": layout}, choices
 
 
-def _curve(runs: Sequence[Left], along: Along, method: str, number: int) -> list[dict[str, Any]]:
+def _curve(runs: Sequence[RecordedRun], along: Along, method: str, number: int) -> list[dict[str, Any]]:
     """One method's mean over seeds and, of several seeds, the area of their standard deviation behind it."""
     length = min(run.rounds for run in runs)
     scores = np.stack([_scored(run)[:length] for run in runs])
@@ -106,7 +106,7 @@ def _accuracy_axis(method: str) -> dict[str, Any]:
     return {"title": {"text": f"accuracy with {plain(method, 60)}"}, "range": [0, 1.03], "constrain": "domain"}
 
 
-def _shared_clients(one: Left, other: Left) -> list[tuple[float, float, str]]:
+def _shared_clients(one: RecordedRun, other: RecordedRun) -> list[tuple[float, float, str]]:
     """Both accuracies of every client that two runs on the same partition have scored."""
     first, second = one.finished, other.finished
     if first["seed"] != second["seed"] or first["partition_checksum"] != second["partition_checksum"]:

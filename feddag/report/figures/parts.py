@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from feddag.report.look import GREY, colour, plain
+from feddag.report.theme import GREY, colour, plain
 
 MOST_ROWS = 300  # of a picture of clients: more would be finer than a screen
 MOST_LABELS = 40
@@ -18,13 +18,13 @@ def line(dash: str = "solid", width: float = 1, **where: Any) -> dict[str, Any]:
     return {"type": "line", "line": {"color": GREY, "width": width, "dash": dash}, **where}
 
 
-def several(said: Sequence[str], most: int = 8) -> str:
+def stacked_lines(said: Sequence[str], most: int = 8) -> str:
     """Sentences below each other, as a figure shows them."""
     more = [f"and {len(said) - most} more"] if len(said) > most else []
     return "<br>".join([*(plain(one, 120) for one in said[:most]), *more])
 
 
-def from_worst(scores: Sequence[float]) -> list[float]:
+def accuracy_range(scores: Sequence[float]) -> list[float]:
     """The part of an axis of accuracies that is in use: from a tenth below the worst up to all."""
     lowest = float(np.floor(min(scores, default=0.0) * 10 - 0.5) / 10)
     bottom = max(0.0, lowest)

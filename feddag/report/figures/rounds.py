@@ -7,8 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddag.records import Event, RoundRecord
-from feddag.report.figures.parts import from_worst, line, several
-from feddag.report.look import GREY, LEGEND, Figure, colour
+from feddag.report.figures.parts import accuracy_range, line, stacked_lines
+from feddag.report.theme import GREY, LEGEND, Figure, colour
 
 MOST_LINES = 30  # vertical lines for events; beyond, marks alone
 MOST_GROUP_CURVES = 12
@@ -21,7 +21,7 @@ def learning(history: Sequence[RoundRecord], events: Mapping[int, Sequence[str]]
     scores = [np.array([np.nan if s is None else s for s in record["per_client"]], float) for record in history]
     low, high = ([_percentile(row, q) for row in scores] for q in (10, 90))
     worst = [record["accuracy"]["worst_decile"] for record in history]
-    axis = from_worst([*(score for score in low if score is not None), *worst])
+    axis = accuracy_range([*(score for score in low if score is not None), *worst])
     marked = list(events) if len(events) <= MOST_LINES else []
     data = [
         *_spread(rounds, low, high),
@@ -71,7 +71,7 @@ def _event_marks(events: Mapping[int, Sequence[str]], height: float) -> list[dic
     return [
         {
             **{"x": list(events), "y": [height] * len(events), "cliponaxis": False, "mode": "markers"},
-            **{"name": "event", "text": [several(said) for said in events.values()]},
+            **{"name": "event", "text": [stacked_lines(said) for said in events.values()]},
             "hovertemplate": "round %{x}<br>%{text}",
             "marker": {"symbol": "triangle-down", "size": 10, "color": GREY},
         }
@@ -105,7 +105,7 @@ def timeline(marks: Mapping[tuple[int, str], Sequence[Event]], kinds: Sequence[s
         "data": [
             {
                 **{"x": [number for number, _ in marks], "y": [kind for _, kind in marks], "mode": "markers"},
-                "text": [several([event.text for event in events]) for events in marks.values()],
+                "text": [stacked_lines([event.text for event in events]) for events in marks.values()],
                 **{"hovertemplate": "round %{x}<br>%{text}<extra></extra>", "showlegend": False},
                 "marker": {"size": [8 + 4 * float(np.log2(number)) for number in clients], "opacity": 0.75},
             }

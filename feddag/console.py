@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # it loads PyTorch, which help and a mistake in typing must n
     from feddag.runner.loop import Observer
 
 PLAIN_PROGRESS_LINES = 10
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def show_table(
@@ -36,14 +36,14 @@ def show_table(
         return
     widths = [max(len(row[number]) for row in [columns, *rows]) for number in range(len(columns))]
     if title:
-        say(console, title)
+        print_line(console, title)
     for row in [columns, *rows]:
         left = map(str.ljust, row[:texts], widths)
         cells = [*left, *map(str.rjust, row[texts:], widths[texts:])]
-        say(console, "  ".join(cells).rstrip())
+        print_line(console, "  ".join(cells).rstrip())
 
 
-def say(console: Console, text: str = "") -> None:
+def print_line(console: Console, text: str = "") -> None:
     """A line of plain text: nothing in it is markup, and a pipe gets it unwrapped."""
     console.print(Text(harmless(text)), soft_wrap=True)
 
@@ -54,7 +54,7 @@ def harmless(text: str) -> str:
     >>> harmless("\\x1b[2J\\u202e[red] שלום 🦊")
     '�[2J�[red] שלום 🦊'
     """
-    return OBEYED.sub("\N{REPLACEMENT CHARACTER}", text)
+    return CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 @contextlib.contextmanager
@@ -65,7 +65,9 @@ def progress(console: Console, title: str, rounds: int) -> "Iterator[Observer]":
 
         def report(record: RoundRecord) -> None:
             if record["round"] % every == 0 or record["round"] == rounds:
-                say(console, f"{title}: round {record['round']}/{rounds}, accuracy {record['accuracy']['mean']:.3f}")
+                print_line(
+                    console, f"{title}: round {record['round']}/{rounds}, accuracy {record['accuracy']['mean']:.3f}"
+                )
 
         yield report
         return

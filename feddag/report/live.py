@@ -10,38 +10,38 @@ from pathlib import Path
 from typing import Any
 
 from feddag.errors import FeddagError
-from feddag.report.left import read_left
 from feddag.report.page import as_json, page
+from feddag.report.recorded import read_run
 from feddag.report.run import run_document
 from feddag.runner.directory import RunDirectory
 
 LOOPBACK = "127.0.0.1"
-LOOK_EVERY = 0.5  # seconds between looks at the run directory
-LAST_LOOK = 10.0  # seconds without a question after which nobody is taken to look any more
+POLL_SECONDS = 0.5  # between looks at the run directory
+IDLE_SECONDS = 10.0  # without a request, after which nobody is taken to look any more
 
 
 @dataclass(frozen=True)
-class State:
+class RunState:
     """Where the run is: what a page asks for twice a second."""
 
     stamp: str
     """Changes whenever there is something new to show."""
-    said: str
+    text: str
     over: bool
 
 
-def state_of(directory: Path) -> State:
+def read_state(directory: Path) -> RunState:
     """Whether the run in this directory goes on, has finished or has stopped, and after which round."""
     files = RunDirectory(directory)
     running = is_running(directory)  # asked first: a run that ends while we look is then seen as running once more
     rounds = files.history.read_bytes().count(b"\n") if files.history.exists() else 0
-    said = "1 round" if rounds == 1 else f"{rounds} rounds"
+    done = "1 round" if rounds == 1 else f"{rounds} rounds"
     if files.result.exists():
-        return State(f"finished {rounds}", f"finished after {said}", over=True)
+        return RunState(f"finished {rounds}", f"finished after {done}", over=True)
     if not running:
-        return State(f"stopped {rounds}", f"stopped after {said}; it can be resumed", over=True)
+        return RunState(f"stopped {rounds}", f"stopped after {done}; it can be resumed", over=True)
     changed = files.grouping.stat().st_mtime_ns if files.grouping.exists() else 0
-    return State(f"{rounds} {changed}", f"running, {said} done", over=False)
+    return RunState(f"{rounds} {changed}", f"running, {done} done", over=False)
 
 
 def is_running(directory: Path) -> bool:
@@ -57,14 +57,14 @@ def is_running(directory: Path) -> bool:
     return False
 
 
-class Watch:
+class LivePage:
     """A server of one run's live page. It answers this machine alone, and only to the names of this machine."""
 
     def __init__(self, directory: Path, port: int = 0) -> None:
-        read_left(directory)  # refuse what is no run directory before anything is served
+        read_run(directory)  # refuses what is not a run directory before anything is served
         self.directory = directory
         self.seen_the_end = threading.Event()
-        self.last_asked = time.monotonic()
+        self.last_request = time.monotonic()
         try:
             self.server = ThreadingHTTPServer((LOOPBACK, port), _handler(self))
         except OSError as error:
@@ -78,14 +78,14 @@ class Watch:
         """Where a browser finds the page."""
         return f"http://{LOOPBACK}:{self.server.server_port}/"
 
-    def serve_to_end(self) -> State:
+    def serve_to_end(self) -> RunState:
         """Serve until the run is over and an open page has seen it, or nobody looks."""
         thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
         thread.start()
         try:
-            while not (state := state_of(self.directory)).over:
-                time.sleep(LOOK_EVERY)
-            while time.monotonic() < self.last_asked + LAST_LOOK and not self.seen_the_end.wait(LOOK_EVERY):
+            while not (state := read_state(self.directory)).over:
+                time.sleep(POLL_SECONDS)
+            while time.monotonic() < self.last_request + IDLE_SECONDS and not self.seen_the_end.wait(POLL_SECONDS):
                 pass
         finally:
             self.server.shutdown()
@@ -94,25 +94,25 @@ class Watch:
 
     def answer(self, path: str) -> tuple[str, str] | None:
         """What a path holds, with its type; None if there is no such path."""
-        self.last_asked = time.monotonic()
+        self.last_request = time.monotonic()
         if path == "/state.json":
-            state = state_of(self.directory)
+            state = read_state(self.directory)
             return json.dumps(vars(state)), "application/json"
         if path == "/document.json":
-            return as_json(run_document(read_left(self.directory))), "application/json"
+            return as_json(run_document(read_run(self.directory))), "application/json"
         if path == "/":
-            return page(run_document(read_left(self.directory)), live=True), "text/html"
+            return page(run_document(read_run(self.directory)), live=True), "text/html"
         return None
 
 
-def _handler(watch: Watch) -> type[BaseHTTPRequestHandler]:
+def _handler(live: LivePage) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             host = self.headers.get("Host", "").rpartition(":")[0]
             if host not in (LOOPBACK, "localhost"):  # another site's name that was pointed at this machine
                 return self.send_error(403)
             try:
-                found = watch.answer(self.path.partition("?")[0])
+                found = live.answer(self.path.partition("?")[0])
             except FeddagError:
                 return self.send_error(503)  # a file is being replaced: the page asks again
             if found is None:
@@ -129,7 +129,7 @@ def _handler(watch: Watch) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(content)
             if self.path.startswith(("/document.json?finished", "/document.json?stopped")):
-                watch.seen_the_end.set()
+                live.seen_the_end.set()
             return None
 
         def log_message(self, format: str, *arguments: Any) -> None:

@@ -22,8 +22,8 @@ from rich.console import Console
 import feddag
 from feddag.deploy import server
 from feddag.errors import FeddagError
+from feddag.report.live import LivePage, is_running, read_state
 from feddag.report.terminal import show_run
-from feddag.report.watch import Watch, is_running, state_of
 from tests.engines.in_process import serve, write_federation
 from tests.report.conftest import HOSTILE, HOSTILE_FILE, made_by_hand
 from tests.test_cli import FEDDAG, QUICK
@@ -96,14 +96,14 @@ def test_it_follows_a_run_and_stops_with_it(tmp_path: Path) -> None:
         page = urlopen(address).read().decode()
         assert "data-live" in page and "connect-src 'self'" in page
         first = fetched(address + "state.json")
-        assert (first["said"], first["over"]) == ("running, 1 round done", False)
+        assert (first["text"], first["over"]) == ("running, 1 round done", False)
         assert fetched(address + "document.json")["title"] == "feddag on digits"
         go_on(run)
-        until(lambda: fetched(address + "state.json")["said"] == "running, 2 rounds done")
+        until(lambda: fetched(address + "state.json")["text"] == "running, 2 rounds done")
         assert fetched(address + "state.json")["stamp"] != first["stamp"]
         go_to_end(run)
         last = fetched(address + "state.json")
-        assert (last["said"], last["over"]) == ("finished after 3 rounds", True)
+        assert (last["text"], last["over"]) == ("finished after 3 rounds", True)
         fetched(address + "document.json?" + quote(last["stamp"]))  # as an open page does: then all is seen
         said, complaint = watcher.communicate(timeout=PATIENCE)
         assert (watcher.returncode, complaint) == (0, "")
@@ -112,12 +112,12 @@ def test_it_follows_a_run_and_stops_with_it(tmp_path: Path) -> None:
 
 def test_it_notices_a_run_that_was_killed(tmp_path: Path) -> None:
     with paced_run(tmp_path) as run:
-        watch = Watch(tmp_path / "r")
-        assert not state_of(tmp_path / "r").over
+        live = LivePage(tmp_path / "r")
+        assert not read_state(tmp_path / "r").over
         run.kill()
         run.wait()
-    watch.seen_the_end.set()  # nobody looks
-    assert watch.serve_to_end().said == "stopped after 1 round; it can be resumed"
+    live.seen_the_end.set()  # nobody looks
+    assert live.serve_to_end().text == "stopped after 1 round; it can be resumed"
     assert not is_running(tmp_path / "r")
 
 
@@ -127,45 +127,45 @@ def test_a_run_on_flower_is_watched_alike(tmp_path: Path, monkeypatch: pytest.Mo
     seen = []
 
     def look(record: dict[str, Any]) -> None:  # after each round, while the server app is at work
-        state, document = json.loads(watch.answer("/state.json")[0]), json.loads(watch.answer("/document.json")[0])
-        seen.append((state["said"], {section["id"] for section in document["sections"]}))
+        state, document = json.loads(live.answer("/state.json")[0]), json.loads(live.answer("/document.json")[0])
+        seen.append((state["text"], {section["id"] for section in document["sections"]}))
 
     monkeypatch.setattr(server, "_say", look)
     (tmp_path / "r").mkdir()
     (tmp_path / "r/experiment.toml").write_text(experiment.to_toml())
-    watch = Watch(tmp_path / "r")
+    live = LivePage(tmp_path / "r")
     serve(tmp_path, 3, monkeypatch)
-    watch.seen_the_end.set()
-    assert watch.serve_to_end().said == "finished after 2 rounds"
+    live.seen_the_end.set()
+    assert live.serve_to_end().text == "finished after 2 rounds"
     assert [said for said, _ in seen] == ["running, 1 round done", "running, 2 rounds done"]
     told = {"learning", "proximity-matrix", "number", "holdings", "clients", "experiment"}
     assert all(told <= sections for _, sections in seen)
 
 
 def test_only_this_machine_is_answered_and_only_what_there_is(real_run: Path) -> None:
-    watch = Watch(real_run)
-    assert watch.server.server_address[0] == "127.0.0.1"
-    thread = threading.Thread(target=watch.server.serve_forever)
+    live = LivePage(real_run)
+    assert live.server.server_address[0] == "127.0.0.1"
+    thread = threading.Thread(target=live.server.serve_forever)
     thread.start()
     codes = {}
     for host, path in [("evil.example", "/"), ("localhost", "/state.json"), ("127.0.0.1", "/../experiment.toml")]:
-        connection = http.client.HTTPConnection("127.0.0.1", watch.server.server_port)
-        connection.request("GET", path, headers={"Host": f"{host}:{watch.server.server_port}"})
+        connection = http.client.HTTPConnection("127.0.0.1", live.server.server_port)
+        connection.request("GET", path, headers={"Host": f"{host}:{live.server.server_port}"})
         codes[host, path] = connection.getresponse().status
         connection.close()
-    watch.server.shutdown()
-    watch.server.server_close()
+    live.server.shutdown()
+    live.server.server_close()
     thread.join()
     assert list(codes.values()) == [403, 200, 404]
 
 
 def test_what_is_no_run_or_no_free_port_is_refused(real_run: Path, tmp_path: Path) -> None:
     with pytest.raises(FeddagError, match="is not a run directory"):
-        Watch(tmp_path)
-    taken = Watch(real_run)
+        LivePage(tmp_path)
+    taken = LivePage(real_run)
     port = taken.server.server_port
     with pytest.raises(FeddagError, match=f"--port {port} cannot be used"):
-        Watch(real_run, port)
+        LivePage(real_run, port)
     taken.server.server_close()
 
 

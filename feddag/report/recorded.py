@@ -1,4 +1,4 @@
-"""What a run has left so far, read for a report."""
+"""What a run has recorded so far, read from its directory for a report."""
 
 import tomllib
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ from feddag.weights import ClientId
 
 
 @dataclass(frozen=True)
-class Left:
+class RecordedRun:
     """Everything of a run that a report shows. All but the experiment may be missing while the run is under way."""
 
     name: str
@@ -26,7 +26,7 @@ class Left:
     toml: str = ""
     result: ResultRecord | None = None
     history: list[RoundRecord] = field(default_factory=list)
-    evidence: dict[str, Any] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
     names: tuple[str, ...] = ()
 
     @property
@@ -48,12 +48,12 @@ class Left:
         for record in self.history[-1:]:
             if record["clusters"] is not None:
                 return _grouped(record["clients"], record["clusters"])
-        told = compared_clients(self.evidence, {})
+        told = compared_clients(self.diagnostics, {})
         return _grouped(told.clients, (None if label == NO_CLUSTER else label for label in told.labels))
 
     def counts(self) -> dict[ClientId, list[int]]:
         """How many samples of each class each client holds: from the data, or as the client said."""
-        known, told = self.evidence.get("class_counts"), self.evidence.get("counts") or {}
+        known, told = self.diagnostics.get("class_counts"), self.diagnostics.get("counts") or {}
         by_client = sorted(told.items()) if known is None else enumerate(known)
         found = {client: np.asarray(counts, np.int64).tolist() for client, counts in by_client}
         classes = max(map(len, found.values()), default=0)
@@ -62,7 +62,7 @@ class Left:
     def class_names(self) -> list[str]:
         """What the classes are called; their numbers where they have no names."""
         held = len(next(iter(self.counts().values()), []))
-        told = [str(name) for name in self.evidence.get("classes") or ()]
+        told = [str(name) for name in self.diagnostics.get("classes") or ()]
         names = [*told[:held], *map(str, range(len(told), held))]
         return [f"class {name}" if name.isdigit() else name for name in names]
 
@@ -76,15 +76,15 @@ def _grouped(clients: Iterable[ClientId], groups: Iterable[int | None]) -> dict[
     return {client: group for client, group in zip(clients, groups, strict=True) if group is not None}
 
 
-def left_of(experiment: Experiment, result: ResultRecord, runs: Path) -> Left:
-    """What the run of this result has left in a folder of runs; the result alone where only that was kept."""
+def find_run(experiment: Experiment, result: ResultRecord, runs: Path) -> RecordedRun:
+    """The run that had this result, from a folder of runs; the result alone where only that was kept."""
     for directory in sorted(runs.glob("*/")):
         if RunDirectory(directory).result.exists() and RunDirectory(directory).read_result() == result:
-            return read_left(directory)
-    return Left(experiment.title(), experiment.resolved(), experiment.to_toml(), result)
+            return read_run(directory)
+    return RecordedRun(experiment.title(), experiment.resolved(), experiment.to_toml(), result)
 
 
-def read_left(directory: Path) -> Left:
+def read_run(directory: Path) -> RecordedRun:
     """Read a run directory, whether the run has finished or not."""
     files = RunDirectory(directory)
     if not files.experiment.exists():
@@ -99,8 +99,8 @@ def read_left(directory: Path) -> Left:
     except ValueError:
         raise FeddagError(f"'{files.history}' is damaged: a line of it is not JSON") from None
     try:
-        evidence = load_tree(files.grouping) if files.grouping.exists() else {}
+        diagnostics = load_tree(files.grouping) if files.grouping.exists() else {}
     except DamagedError as error:
         raise FeddagError(f"'{files.grouping}' is damaged: {error}") from None
     names = Partition.load(files.partition).names if files.partition.exists() else ()
-    return Left(directory.resolve().name, experiment, toml, files.read_result(), history, evidence, names)
+    return RecordedRun(directory.resolve().name, experiment, toml, files.read_result(), history, diagnostics, names)
