@@ -14,7 +14,7 @@ namespace feddag {
 
 [[noreturn]] inline void refuse(const std::string& sentence) { throw std::invalid_argument(sentence); }
 
-inline int whole(py::handle object, const char* field, std::int64_t least) {
+inline int read_int(py::handle object, const char* field, std::int64_t least) {
     const std::string text = py::str(object.attr(field));
     std::int64_t value = -1;
     try {
@@ -27,39 +27,39 @@ inline int whole(py::handle object, const char* field, std::int64_t least) {
     return int(value);
 }
 
-inline std::vector<Description> describe(py::handle layers) {
-    std::vector<Description> chain;
+inline std::vector<LayerSpec> describe(py::handle layers) {
+    std::vector<LayerSpec> specs;
     for (py::handle layer : layers) {
-        Description d;
+        LayerSpec d;
         d.kind = py::str(py::type::handle_of(layer).attr("__name__"));
         const auto kind = [&](const char* name) { return d.kind == name; };
         if (kind("Conv") || kind("Linear")) {
-            d.in = whole(layer, "inputs", 1);
-            d.out = whole(layer, "outputs", 1);
+            d.in = read_int(layer, "inputs", 1);
+            d.out = read_int(layer, "outputs", 1);
             d.bias = layer.attr("bias").cast<bool>();
         }
         if (kind("GroupNorm")) {
-            d.in = whole(layer, "channels", 1);
-            d.groups = whole(layer, "groups", 1);
+            d.in = read_int(layer, "channels", 1);
+            d.groups = read_int(layer, "groups", 1);
             d.eps = layer.attr("eps").cast<double>();
         }
         if (kind("Conv") || kind("Linear") || kind("GroupNorm")) d.name = layer.attr("name").cast<std::string>();
         if (kind("Conv") || kind("MaxPool") || kind("AvgPool")) {
-            d.kernel = whole(layer, "kernel", 1);
-            d.stride = whole(layer, "stride", 1);
+            d.kernel = read_int(layer, "kernel", 1);
+            d.stride = read_int(layer, "stride", 1);
         }
-        if (kind("Conv")) d.padding = whole(layer, "padding", 0);
+        if (kind("Conv")) d.padding = read_int(layer, "padding", 0);
         if (kind("Dropout")) {
             d.p = layer.attr("p").cast<double>();
             if (!(d.p >= 0 && d.p < 1))
                 refuse("p of a Dropout is " + std::string(py::str(layer.attr("p"))) + ", not at least 0 and below 1.");
         }
-        chain.push_back(d);
+        specs.push_back(d);
     }
-    return chain;
+    return specs;
 }
 
-inline std::string text(const std::vector<std::int64_t>& shape) {
+inline std::string shape_text(const std::vector<std::int64_t>& shape) {
     std::string s = "(";
     for (std::size_t i = 0; i < shape.size(); i++) s += (i ? ", " : "") + std::to_string(shape[i]);
     return s + ")";
@@ -94,14 +94,15 @@ void read_weights(Network<T>& net, py::handle weights, const std::string& what, 
                   Wanted wanted) {
     if (!py::isinstance<py::dict>(weights)) refuse(what + " is not a dictionary of arrays.");
     const auto given = py::reinterpret_borrow<py::dict>(weights);
-    net.for_each_chain([&](Chain<T>& chain) {
-        chain.for_each_param([&](Param<T>& p) {
+    net.for_each_part([&](Sequential<T>& part) {
+        part.for_each_param([&](Param<T>& p) {
             if (!wanted(p)) return;
             if (!given.contains(p.name)) refuse(what + " has no '" + p.name + "'.");
             std::vector<std::int64_t> shape;
             const std::string name = what + " '" + p.name + "'";
             const T* from = contiguous<T>(given[p.name.c_str()], name, type_name<T>(), shape);
-            if (shape != p.shape) refuse(name + " has shape " + text(shape) + ", not " + text(p.shape) + ".");
+            if (shape != p.shape)
+                refuse(name + " has shape " + shape_text(shape) + ", not " + shape_text(p.shape) + ".");
             if (!(p.*into).size()) p.*into = Buffer<T>(p.value.size());
             p.read(from, p.*into);
         });
@@ -116,13 +117,14 @@ template <class T> void read_samples(Client<T>& client, const py::dict& job) {
         refuse("x has " + std::to_string(shape.size()) + " axes, not 2 (N, D) or 4 (N, H, W, C).");
     for (std::size_t i = 1; i < shape.size(); i++)
         if (shape[i] < 1 || shape[i] > 1 << 20)
-            refuse("x has shape " + text(shape) + ", but a sample's sides must be from 1 to 2^20.");
+            refuse("x has shape " + shape_text(shape) + ", but a sample's sides must be from 1 to 2^20.");
     data.count = shape[0];
     if (shape.size() == 4)
-        data.map = Map{int(shape[1]), int(shape[2]), int(shape[3]), int(shape[3]), 0, false};
+        data.layout = Layout{int(shape[1]), int(shape[2]), int(shape[3]), int(shape[3]), 0, false};
     else
-        data.map = Map{1, 1, int(shape[1]), int(shape[1]), 0, true};
-    if (double(data.map.h) * data.map.w * data.map.c > 1 << 28) refuse("x has samples of more than 2^28 values.");
+        data.layout = Layout{1, 1, int(shape[1]), int(shape[1]), 0, true};
+    const Layout& sample = data.layout;
+    if (double(sample.h) * sample.w * sample.c > 1 << 28) refuse("x has samples of more than 2^28 values.");
 }
 
 template <class T> void read_labels(Client<T>& client, const py::dict& job) {
@@ -130,7 +132,7 @@ template <class T> void read_labels(Client<T>& client, const py::dict& job) {
     Samples<T>& data = client.data;
     data.y = contiguous<std::int64_t>(job["y"], "y", "int64", shape);
     if (shape != std::vector<std::int64_t>{data.count})
-        refuse("y has shape " + text(shape) + ", not " + text({data.count}) + ".");
+        refuse("y has shape " + shape_text(shape) + ", not " + shape_text({data.count}) + ".");
     for (std::int64_t i = 0; i < data.count; i++)
         if (data.y[i] < 0 || data.y[i] >= client.net->classes())
             refuse("y holds the label " + std::to_string(data.y[i]) + ", but the network has the classes 0 to " +
@@ -141,8 +143,8 @@ template <class T> void build_network(Client<T>& client, const py::dict& job, in
     const py::object network = job["network"];
     const auto encoder = describe(network.attr("encoder")), head = describe(network.attr("head"));
     const bool two = !network.attr("secondary").is_none();
-    const auto secondary = two ? describe(network.attr("secondary")) : std::vector<Description>{};
-    client.net = std::make_unique<Network<T>>(encoder, two ? &secondary : nullptr, head, client.data.map, batch);
+    const auto secondary = two ? describe(network.attr("secondary")) : std::vector<LayerSpec>{};
+    client.net = std::make_unique<Network<T>>(encoder, two ? &secondary : nullptr, head, client.data.layout, batch);
     if (job.contains("weights"))
         read_weights(*client.net, job["weights"], "weights", &Param<T>::value, [](const Param<T>&) { return true; });
 }
@@ -171,7 +173,7 @@ inline void read_schedule(Schedule& schedule, const py::dict& job, std::int64_t 
                    std::to_string(samples) + " samples.");
 }
 
-inline double number(const py::dict& job, const char* name, double least) {
+inline double read_number(const py::dict& job, const char* name, double least) {
     const double value = job[name].cast<double>();
     if (!(value >= least && std::isfinite(value)))
         refuse(std::string(name) + " is " + std::string(py::str(job[name])) + ", not a finite number of at least " +
@@ -179,25 +181,25 @@ inline double number(const py::dict& job, const char* name, double least) {
     return value;
 }
 
-// The part of a network that a name means; null for one that it does not have.
-template <class T> Chain<T>* part(Network<T>& net, const std::string& name) {
+// The part of a network that has this name; null if there is none.
+template <class T> Sequential<T>* find_part(Network<T>& net, const std::string& name) {
     if (name == "encoder") return net.encoders[0].get();
     if (name == "secondary" && net.encoders.size() == 2) return net.encoders[1].get();
     return name == "head" ? net.head.get() : nullptr;
 }
 
 // Where the weights are pulled to, and by part how strongly; without an anchor, to where training starts.
-template <class T> void read_pull(Network<T>& net, const py::dict& job) {
+template <class T> void read_proximal(Network<T>& net, const py::dict& job) {
     const auto strengths = job["proximal"].cast<py::dict>();
     for (const auto item : strengths) {
         const std::string name = py::str(item.first);
-        Chain<T>* chain = part(net, name);
-        if (!chain)
+        Sequential<T>* part = find_part(net, name);
+        if (!part)
             refuse("proximal holds '" + name + "', which is not a part of the network (encoder, secondary, head).");
         const double strength = item.second.cast<double>();
         if (!(strength >= 0 && std::isfinite(strength)))
             refuse("proximal is " + std::string(py::str(item.second)) + ", not a finite number of at least 0.");
-        chain->for_each_param([&](Param<T>& p) { p.proximal = T(strength); });
+        part->for_each_param([&](Param<T>& p) { p.proximal = T(strength); });
     }
     const py::object anchor = job["anchor"].is_none() ? py::object(job["weights"]) : py::object(job["anchor"]);
     read_weights(net, anchor, "anchor", &Param<T>::anchor, [](const Param<T>& p) { return p.proximal > 0; });
@@ -209,26 +211,26 @@ template <class T> std::unique_ptr<Client<T>> read_training(const py::dict& job)
     read_schedule(client->schedule, job, client->data.count);
     build_network(*client, job, client->schedule.largest);
     read_labels(*client, job);
-    client->sgd.lr = number(job, "lr", 0);
-    client->sgd.momentum = number(job, "momentum", 0);
-    client->sgd.weight_decay = number(job, "weight_decay", 0);
-    if (!job["clip"].is_none()) client->sgd.clip = number(job, "clip", 1e-300);
-    read_pull(*client->net, job);
+    client->sgd.lr = read_number(job, "lr", 0);
+    client->sgd.momentum = read_number(job, "momentum", 0);
+    client->sgd.weight_decay = read_number(job, "weight_decay", 0);
+    if (!job["clip"].is_none()) client->sgd.clip = read_number(job, "clip", 1e-300);
+    read_proximal(*client->net, job);
     if (!job["sample_weights"].is_none()) {
         std::vector<std::int64_t> shape;
         client->data.weight = contiguous<T>(job["sample_weights"], "sample_weights", type_name<T>(), shape);
         if (shape != std::vector<std::int64_t>{client->data.count})
-            refuse("sample_weights has shape " + text(shape) + ", not " + text({client->data.count}) + ".");
+            refuse("sample_weights has shape " + shape_text(shape) + ", not " + shape_text({client->data.count}) + ".");
         for (std::int64_t i = 0; i < client->data.count; i++)
             if (!(client->data.weight[i] >= 0 && std::isfinite(client->data.weight[i])))
                 refuse("sample_weights holds a value that is negative or not finite.");
     }
     for (py::handle trained : job["trainable"]) {
         const std::string name = py::str(trained);
-        Chain<T>* chain = part(*client->net, name);
-        if (!chain)
+        Sequential<T>* part = find_part(*client->net, name);
+        if (!part)
             refuse("trainable holds '" + name + "', which is not a part of the network (encoder, secondary, head).");
-        chain->trainable = true;
+        part->trainable = true;
     }
     client->key = job["dropout_key"].cast<Key>();
     client->losses.resize(client->schedule.steps);

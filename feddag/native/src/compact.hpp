@@ -13,23 +13,23 @@ namespace feddag {
 // Appends (number, gradient) of every i < count with from[i] == here and gradient[i] != 0; returns how many there were.
 // Whole vectors are read and written: the arrays have surplus elements (where `from` is -1), the lists room.
 template <class T>
-int compact(const Index<T>* from, Index<T> here, const T* gradient, int count, int* number, T* value) {
+int compact(const Index<T>* from, Index<T> here, const T* grad, int count, int* number, T* value) {
     int kept = 0;
     for (int i = 0; i < count; i++) {  // without branches: what is not kept is overwritten
         number[kept] = i;
-        value[kept] = gradient[i];
-        kept += (from[i] == here) & (gradient[i] != 0);
+        value[kept] = grad[i];
+        kept += (from[i] == here) & (grad[i] != 0);
     }
     return kept;
 }
 
 #if defined(__AVX512F__)
-template <> inline int compact<float>(const std::int32_t* from, std::int32_t here, const float* gradient, int count,
+template <> inline int compact<float>(const std::int32_t* from, std::int32_t here, const float* grad, int count,
                                       int* number, float* value) {
     __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     int kept = 0;
     for (int i = 0; i < count; i += 16, numbers = _mm512_add_epi32(numbers, _mm512_set1_epi32(16))) {
-        const __m512 g = _mm512_loadu_ps(gradient + i);
+        const __m512 g = _mm512_loadu_ps(grad + i);
         const __mmask16 here_too = _mm512_cmpeq_epi32_mask(_mm512_loadu_si512(from + i), _mm512_set1_epi32(here));
         const __mmask16 keep = _mm512_mask_cmp_ps_mask(here_too, g, _mm512_setzero_ps(), _CMP_NEQ_UQ);
         _mm512_storeu_si512(number + kept, _mm512_maskz_compress_epi32(keep, numbers));
@@ -51,12 +51,12 @@ inline const std::array<std::array<std::uint8_t, 8>, 256>& lanes_of() {
     return table;
 }
 
-template <> inline int compact<float>(const std::int32_t* from, std::int32_t here, const float* gradient, int count,
+template <> inline int compact<float>(const std::int32_t* from, std::int32_t here, const float* grad, int count,
                                       int* number, float* value) {
     const auto& table = lanes_of();
     int kept = 0;
     for (int i = 0; i < count; i += 8) {
-        const __m256 g = _mm256_loadu_ps(gradient + i);
+        const __m256 g = _mm256_loadu_ps(grad + i);
         const __m256i f = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i));
         const __m256 here_too = _mm256_castsi256_ps(_mm256_cmpeq_epi32(f, _mm256_set1_epi32(here)));
         const int keep =

@@ -1,12 +1,12 @@
 // Convolution, bias, max-pool and ReLU as one layer.
 //
 // Forward: the pixels of a pooling window are computed together by the dense tile and pooled at once; only the largest
-// value and where it came from (its patch of the input, or -1 when ReLU kills it) are kept.
-// Backward: a gradient flows only through those winners, so both products run over lists of live winners instead of
-// over every pixel. That is exact, and with a 2 x 2 pool at least four times less arithmetic.
+// value and where it came from (its patch of the input, or -1 where ReLU zeroes it) are kept: the winners.
+// Backward: gradients flow only through winners, so both products run over lists of them instead of over every pixel.
+// That is exact, and with a 2 x 2 pool at least four times less arithmetic.
 // Many channels go forward through Winograd's sums instead of the dense tile; the first convolution, with its few taps,
 // goes backward pixel by pixel instead of by lists.
-// Without a pool the window is one pixel, without a ReLU every winner lives: nothing else changes.
+// Without a pool the window is one pixel, without a ReLU no winner is dropped: nothing else changes.
 #pragma once
 #include <algorithm>
 #include <numeric>
@@ -28,7 +28,7 @@ struct ConvShape {
 
 template <class T> class Conv final : public Layer<T> {
 public:
-    Conv(const ConvShape& shape, Map input, Map output, int batch) : s_(shape) {
+    Conv(const ConvShape& shape, Layout input, Layout output, int batch) : s_(shape) {
         in = input;
         out = output;
         row_ = in.width() * in.stored;
@@ -101,7 +101,7 @@ public:
         const int windows = int(origin_.size());
         if (gx) std::memset(static_cast<void*>(gx), 0, pass.batch * in.size() * sizeof(T));
         if (pass.sgd)
-            for (auto& p : params) p.gradient.clear();
+            for (auto& p : params) p.grad.clear();
         if (!gx && few_taps_) return add_by_taps(x, gy, pass);
         for (int first = 0; first < pass.batch; first += samples_) {
             const int count = std::min(samples_, pass.batch - first);
@@ -111,15 +111,15 @@ public:
                     winners_.add(gy + (first + q) * out.size() + target_[w],
                                  winner_.data() + (std::size_t(first + q) * windows + w) * channels_, out.c,
                                  q * in.size(), origin_[w], window_);
-            if (gx) winners_.spread_patches(params[0].value.data(), shift_, gx + first * in.size());
+            if (gx) winners_.scatter_patches(params[0].value.data(), shift_, gx + first * in.size());
             if (!pass.sgd) continue;
-            winners_.deal_out_by_channel();
+            winners_.sort_by_channel();
             if (s_.bias)
-                add_bias_gradient(gy + first * out.size(), winner_.data() + std::size_t(first) * windows * channels_,
+                add_bias_grad(gy + first * out.size(), winner_.data() + std::size_t(first) * windows * channels_,
                                   count);
-            winners_.add_patches(x + first * in.size(), shift_, params[0].gradient.data());
+            winners_.add_patches(x + first * in.size(), shift_, params[0].grad.data());
         }
-        if (pass.sgd) clear_surplus(params[0].gradient.data());
+        if (pass.sgd) clear_surplus(params[0].grad.data());
     }
 
     using Layer<T>::in;
@@ -137,11 +137,12 @@ private:
         for (int o = 0; o < s_.out; o++)
             for (int c = 0; c < s_.in; c++)
                 for (int ky = 0; ky < k; ky++)
-                    for (int kx = 0; kx < k; kx++) params[0].place[i++] = o * patch_ + ky * stride + kx * in.stored + c;
+                    for (int kx = 0; kx < k; kx++)
+                        params[0].offset[i++] = o * patch_ + ky * stride + kx * in.stored + c;
         bias_ = Buffer<T>(channels_);
         if (!s_.bias) return;
         params[1].lay_out(s_.name + ".bias", {s_.out}, channels_);
-        std::iota(params[1].place.begin(), params[1].place.end(), 0);
+        std::iota(params[1].offset.begin(), params[1].offset.end(), 0);
     }
 
     void lay_out_windows() {
@@ -173,7 +174,7 @@ private:
             }
             from = (from + origin) | load(surplus + c);
             if (s_.relu) {
-                const Ints dead = best <= Vec<T>{};  // not "not alive": a NaN stays visible
+                const Ints dead = best <= Vec<T>{};  // not !(best > 0): a NaN stays visible
                 best = dead ? Vec<T>{} : best;
                 from = dead ? splat<Index<T>>(-1) : from;
             }
@@ -194,35 +195,35 @@ private:
             in_chunks(int(tap_.size()), kTaps, [&](int first, int taps) {
                 add[taps - 1](x, gy + c, winner_.data() + c, windows, &tap_[first], sums);
                 for (int t = first; t < first + taps; t++) {
-                    const int place = t / patch_row_ * (patch_ / s_.kernel) + t % patch_row_;
-                    T* gradient = params[0].gradient.data() + c * patch_ + place;
-                    for (int lane = 0; lane < L; lane++) gradient[lane * patch_] = sums[(t - first) * L + lane];
+                    const int offset = t / patch_row_ * (patch_ / s_.kernel) + t % patch_row_;
+                    T* grad = params[0].grad.data() + c * patch_ + offset;
+                    for (int lane = 0; lane < L; lane++) grad[lane * patch_] = sums[(t - first) * L + lane];
                 }
             });
-        if (s_.bias) add_bias_gradient(gy, winner_.data(), pass.batch);
+        if (s_.bias) add_bias_grad(gy, winner_.data(), pass.batch);
     }
 
-    void add_bias_gradient(const T* gy, const Index<T>* winner, int samples) {
+    void add_bias_grad(const T* gy, const Index<T>* winner, int samples) {
         for (int c = 0; c < channels_; c += L) {
-            T* gradient = params[1].gradient.data() + c;
+            T* grad = params[1].grad.data() + c;
             const Index<T>* from = winner + c;
-            Vec<T> sum = load(gradient);
+            Vec<T> sum = load(grad);
             for (int q = 0; q < samples; q++)
                 for (int target : target_) {
                     const Vec<Index<T>> dead = load(from) < Vec<Index<T>>{};
                     sum += dead ? Vec<T>{} : load(gy + q * out.size() + target + c);
                     from += channels_;
                 }
-            store(gradient, sum);
+            store(grad, sum);
         }
     }
 
     // A patch row is read in whole vectors; what lies beyond its end is not part of the patch.
-    void clear_surplus(T* gradient) const {
+    void clear_surplus(T* grad) const {
         const int stride = patch_ / s_.kernel;
         if (stride == patch_row_) return;
         for (int row = 0; row < channels_ * s_.kernel; row++)
-            std::fill(gradient + std::size_t(row) * stride + patch_row_, gradient + std::size_t(row + 1) * stride,
+            std::fill(grad + std::size_t(row) * stride + patch_row_, grad + std::size_t(row + 1) * stride,
                       T(0));
     }
 

@@ -10,9 +10,9 @@
 namespace feddag {
 
 // One sample: h x w pixels of c channels (h = w = 1 for a vector), channels last. In memory every pixel has `stored`
-// channels (the surplus is zero) and the map has a border of `pad` zero pixels: the padding of the convolution it
-// feeds.
-struct Map {
+// channels (the surplus is zero), and the image has a border of `pad` zero pixels: the padding of the convolution that
+// reads it.
+struct Layout {
     int h = 1, w = 1, c = 1, stored = 1, pad = 0;
     bool flat = true;
 
@@ -30,36 +30,36 @@ struct Optimizer {
     double lr = 0, momentum = 0, weight_decay = 0, clip = 0;  // clip = 0: no clipping
 };
 
-// A learnable array in the order its layer computes with; `place[i]` is where element i of PyTorch's order lives.
+// A learnable array in the order its layer computes with; element i of PyTorch's order is value[offset[i]].
 template <class T> struct Param {
     std::string name;
     std::vector<std::int64_t> shape;
-    std::vector<std::int32_t> place;
-    Buffer<T> value, gradient, velocity, anchor;
-    T proximal = 0;  // strength of the pull towards the anchor, which is there where it is above 0
-    bool descends_itself = false;  // its layer applies the gradient during the backward pass, unless it is clipped
+    std::vector<std::int32_t> offset;
+    Buffer<T> value, grad, velocity, anchor;
+    T proximal = 0;  // strength of the pull towards the anchor; there is an anchor only where this is above 0
+    bool updated_in_backward = false;  // by its layer, unless gradients are clipped
 
     void lay_out(std::string full_name, std::vector<std::int64_t> torch_shape, std::size_t stored) {
         name = std::move(full_name);
         shape = std::move(torch_shape);
         std::size_t count = 1;
         for (auto n : shape) count *= std::size_t(n);
-        place.resize(count);
+        offset.resize(count);
         value = Buffer<T>(stored);
     }
     void read(const T* from, Buffer<T>& into) const {
-        for (std::size_t i = 0; i < place.size(); i++) into[place[i]] = from[i];
+        for (std::size_t i = 0; i < offset.size(); i++) into[offset[i]] = from[i];
     }
     void write(T* to) const {
-        for (std::size_t i = 0; i < place.size(); i++) to[i] = value[place[i]];
+        for (std::size_t i = 0; i < offset.size(); i++) to[i] = value[offset[i]];
     }
     // SGD on [first, first + count), in whole vectors.
-    void descend(const Optimizer& sgd, std::size_t first, std::size_t count, const T* slope) {
+    void sgd_step(const Optimizer& sgd, std::size_t first, std::size_t count, const T* grad) {
         const T lr = T(sgd.lr), momentum = T(sgd.momentum), decay = T(sgd.weight_decay);
         const bool pull = anchor.size() && sgd.clip == 0;  // with clipping the pull is part of the clipped gradient
         for (std::size_t i = 0; i < count; i += kLanes<T>) {
             const Vec<T> w = load(&value[first + i]);
-            Vec<T> d = load(slope + i);
+            Vec<T> d = load(grad + i);
             if (pull) d += proximal * (w - load(&anchor[first + i]));
             d += decay * w;
             if (velocity.size()) {
@@ -90,7 +90,7 @@ public:
     // Called whenever the parameters have changed.
     virtual void refresh() {}
 
-    Map in, out;
+    Layout in, out;
     std::vector<Param<T>> params;
 };
 

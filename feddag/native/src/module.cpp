@@ -9,8 +9,8 @@ namespace feddag {
 
 template <class T> py::dict written_weights(Network<T>& net) {
     py::dict weights;
-    net.for_each_chain([&](Chain<T>& chain) {
-        chain.for_each_param([&](Param<T>& p) {
+    net.for_each_part([&](Sequential<T>& part) {
+        part.for_each_param([&](Param<T>& p) {
             py::array_t<T> array(p.shape);
             p.write(array.mutable_data());
             weights[p.name.c_str()] = array;

@@ -1,4 +1,4 @@
-// The layers that are not worth a clever kernel: written for clarity, correct for every shape.
+// The layers whose speed does not matter: written for clarity, correct for every shape.
 #pragma once
 #include <algorithm>
 #include <numeric>
@@ -8,7 +8,7 @@
 namespace feddag {
 
 // Calls work(sample, pixel of in, pixel of out) for every pixel of a layer that keeps the image's size.
-template <class Work> void for_each_pixel(const Map& in, const Map& out, int batch, Work work) {
+template <class Work> void for_each_pixel(const Layout& in, const Layout& out, int batch, Work work) {
     for (int q = 0; q < batch; q++)
         for (int y = 0; y < in.h; y++)
             for (int x = 0; x < in.w; x++) work(q, q * in.size() + in.at(y, x), q * out.size() + out.at(y, x));
@@ -16,7 +16,7 @@ template <class Work> void for_each_pixel(const Map& in, const Map& out, int bat
 
 template <class T> class ReLU final : public Layer<T> {
 public:
-    ReLU(Map input, Map output) { in = input, out = output; }
+    ReLU(Layout input, Layout output) { in = input, out = output; }
     void forward(const T* x, T* y, const Pass& pass) override {
         for_each_pixel(in, out, pass.batch, [&](int, std::size_t i, std::size_t o) {
             for (int c = 0; c < in.c; c++) y[o + c] = x[i + c] <= 0 ? T(0) : x[i + c];
@@ -35,7 +35,7 @@ public:
 // Multiplies with 0 or 1 / (1 - p); draws are numbered in PyTorch's order: sample, channel, row, column.
 template <class T> class Dropout final : public Layer<T> {
 public:
-    Dropout(double p, int number, Map input, Map output, int batch)
+    Dropout(double p, int number, Layout input, Layout output, int batch)
         : threshold_(int(std::nearbyint(p * 65536))),
           number_(number),
           scale_(T(float(1 / (1 - p)))),
@@ -54,13 +54,13 @@ public:
     using Layer<T>::out;
 
 private:
-    void apply(const T* from, const Map& from_map, T* to, const Map& to_map, const Pass& pass) const {
+    void apply(const T* from, const Layout& from_layout, T* to, const Layout& to_layout, const Pass& pass) const {
         const int pixels = in.h * in.w;
         for (int q = 0; q < pass.batch; q++)
             for (int y = 0, pixel = 0; y < in.h; y++)
                 for (int x = 0; x < in.w; x++, pixel++) {
-                    const T* source = from + q * from_map.size() + from_map.at(y, x);
-                    T* sink = to + q * to_map.size() + to_map.at(y, x);
+                    const T* source = from + q * from_layout.size() + from_layout.at(y, x);
+                    T* sink = to + q * to_layout.size() + to_layout.at(y, x);
                     const std::uint16_t* draw = draws_.data() + std::size_t(q) * in.elements() + pixel;
                     for (int c = 0; c < in.c; c++)
                         sink[c] = !pass.training                                ? source[c]
@@ -75,7 +75,7 @@ private:
 
 template <class T> class MaxPool final : public Layer<T> {
 public:
-    MaxPool(int kernel, int stride, Map input, Map output, int batch)
+    MaxPool(int kernel, int stride, Layout input, Layout output, int batch)
         : kernel_(kernel), stride_(stride), winner_(batch * output.size()) {
         in = input, out = output;
     }
@@ -115,7 +115,7 @@ private:
 
 template <class T> class AvgPool final : public Layer<T> {
 public:
-    AvgPool(int kernel, int stride, Map input, Map output) : kernel_(kernel), stride_(stride) {
+    AvgPool(int kernel, int stride, Layout input, Layout output) : kernel_(kernel), stride_(stride) {
         in = input, out = output;
     }
     void forward(const T* x, T* y, const Pass& pass) override {
@@ -150,13 +150,13 @@ private:
 
 template <class T> class GroupNorm final : public Layer<T> {
 public:
-    GroupNorm(const std::string& name, int groups, double eps, Map input, Map output, int batch)
+    GroupNorm(const std::string& name, int groups, double eps, Layout input, Layout output, int batch)
         : groups_(groups), eps_(eps), mean_(std::size_t(batch) * groups), scale_(std::size_t(batch) * groups) {
         in = input, out = output;
         params.resize(2);
         params[0].lay_out(name + ".weight", {in.c}, round_up(in.c, kLanes<T>));
         params[1].lay_out(name + ".bias", {in.c}, round_up(in.c, kLanes<T>));
-        for (auto& p : params) std::iota(p.place.begin(), p.place.end(), 0);
+        for (auto& p : params) std::iota(p.offset.begin(), p.offset.end(), 0);
     }
     void forward(const T* x, T* y, const Pass& pass) override {
         const int size = in.c / groups_;
@@ -179,21 +179,21 @@ public:
         const int size = in.c / groups_;
         const T count = T(in.h) * T(in.w) * T(size);
         if (pass.sgd)
-            for (auto& p : params) p.gradient.clear();
+            for (auto& p : params) p.grad.clear();
         for (int q = 0; q < pass.batch; q++)
             for (int g = 0; g < groups_; g++) {
                 const T mean = mean_[q * groups_ + g], scale = scale_[q * groups_ + g];
-                T slope = 0, slope_times_x = 0;  // sums over the group of d and d * normalised x, d = gy * weight
+                T sum_d = 0, sum_dx = 0;  // over the group: d = gy * weight, and d times the normalised x
                 over_group(q, g, [&](std::size_t i, std::size_t o, int c) {
                     const T normal = (x[i] - mean) * scale, d = gy[o] * params[0].value[c];
-                    slope += d;
-                    slope_times_x += d * normal;
-                    if (pass.sgd) params[0].gradient[c] += gy[o] * normal, params[1].gradient[c] += gy[o];
+                    sum_d += d;
+                    sum_dx += d * normal;
+                    if (pass.sgd) params[0].grad[c] += gy[o] * normal, params[1].grad[c] += gy[o];
                 });
                 if (!gx) continue;
                 over_group(q, g, [&](std::size_t i, std::size_t o, int c) {
                     const T normal = (x[i] - mean) * scale;
-                    gx[i] = scale * (gy[o] * params[0].value[c] - (slope + normal * slope_times_x) / count);
+                    gx[i] = scale * (gy[o] * params[0].value[c] - (sum_d + normal * sum_dx) / count);
                 });
             }
     }

@@ -125,9 +125,9 @@ template <class T, int Pairs, int R> void values_of_weights(const T* taps, int f
     }
 }
 
-// A vector of channels of a tile of M x M outputs from their values, `step` apart; output i goes to `to + place[i]`.
+// A vector of channels of a tile of M x M outputs from their values, `step` apart; output i goes to `to + offset[i]`.
 template <class T, int Pairs, int M>
-void outputs_of_values(const T* values, int step, const T* bias, T* to, const int* place) {
+void outputs_of_values(const T* values, int step, const T* bias, T* to, const int* offset) {
     constexpr int N = Points<Pairs>::kCount;
     Vec<T> half[M][N], v[N], y[M];
     for (int j = 0; j < N; j++) {
@@ -137,7 +137,7 @@ void outputs_of_values(const T* values, int step, const T* bias, T* to, const in
     }
     for (int i = 0; i < M; i++) {
         interpolate<T, Pairs, M>(half[i], y);
-        FEDDAG_UNROLL for (int m = 0; m < M; m++) store(to + place[i * M + m], y[m] + load(bias));
+        FEDDAG_UNROLL for (int m = 0; m < M; m++) store(to + offset[i * M + m], y[m] + load(bias));
     }
 }
 
@@ -156,7 +156,7 @@ template <class T> struct Winograd {
         return nullptr;
     }
     // Whether whole vectors of channels go in, the weights stay in a cache, and tiles consist of whole windows.
-    bool suits(const Map& in, const Map& out, int pool) const {
+    bool suits(const Layout& in, const Layout& out, int pool) const {
         return in.stored % kLanes<T> == 0 && std::int64_t(in.stored) * out.stored <= 1 << 18 && tile % pool == 0 &&
                std::min(out.h, out.w) * pool >= tile;
     }
@@ -172,7 +172,7 @@ private:
 template <class T> class WinogradForward {
 public:
     // Outputs are pooled in windows of pool x pool; panels of weights are so many vectors wide.
-    WinogradForward(const Winograd<T>& how, const Map& in, const Map& out, int pool, int vectors)
+    WinogradForward(const Winograd<T>& how, const Layout& in, const Layout& out, int pool, int vectors)
         : how_(how), in_(in), row_(in.width() * in.stored), vectors_(vectors), width_(vectors * L),
           panels_(round_up(out.c, L) / width_), window_(pool * pool) {
         lay_out_tiles(out.h * pool, out.w * pool, out.w, pool);
@@ -210,7 +210,7 @@ public:
                 for (int i = 0; i < count; i++) {
                     for (int c = 0; c < width_; c += L)
                         how_.output(outputs_.data() + i * width_ + c, output_step_, bias + panel * width_ + c,
-                                    tile_.data() + c, place_.data());
+                                    tile_.data() + c, output_offset_.data());
                     const int sample = (first + i) / tiles, *window = &windows_[(first + i) % tiles * windows];
                     for (int k = 0; k < windows; k++)
                         window_done(sample, window[k], panel * width_, tile_.data() + k * window_ * width_);
@@ -226,7 +226,7 @@ private:
         return weights_.data() + std::size_t(panel * how_.points + point) * weight_step_;
     }
 
-    // The last tile of a row or column is moved back to where the map ends, over the one before.
+    // The last tile of a row or column is moved back to where the image ends, over the one before.
     void lay_out_tiles(int height, int width, int windows_per_row, int pool) {
         const int tile = how_.tile, side = tile / pool;
         for (int y = 0; y < height; y += tile)
@@ -239,7 +239,7 @@ private:
         for (int y = 0; y < tile; y++)
             for (int x = 0; x < tile; x++) {
                 const int window = y / pool * side + x / pool, pixel = y % pool * pool + x % pool;
-                place_.push_back((window * window_ + pixel) * width_);
+                output_offset_.push_back((window * window_ + pixel) * width_);
             }
     }
 
@@ -256,12 +256,12 @@ private:
     }
 
     const Winograd<T>& how_;
-    Map in_;
+    Layout in_;
     int row_, vectors_, width_, panels_;
     int window_;                                   // pixels of a window
     int input_step_, weight_step_, output_step_;   // from point to point
     std::vector<int> origin_, windows_;            // tiles of a sample: where they begin in the input, their windows
-    std::vector<int> place_;                       // where the outputs of a tile go: those of a window together
+    std::vector<int> output_offset_;               // where the outputs of a tile go: those of a window together
     Buffer<T> inputs_, weights_, outputs_;         // values at the points: [point][tile or input channel][channel]
     Buffer<T> tile_, zero_;
 };

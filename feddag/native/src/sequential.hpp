@@ -1,5 +1,5 @@
-// A chain of layers built from a description: an encoder or a head. Building checks every size and puts a convolution,
-// its pool and its ReLU into one layer; running hands each layer its neighbours' buffers.
+// Layers in sequence, built from their specifications: an encoder or a head. Building checks every size and fuses a
+// convolution, its pool and its ReLU into one layer; running hands each layer its neighbours' buffers.
 #pragma once
 #include <memory>
 #include <stdexcept>
@@ -11,41 +11,41 @@
 namespace feddag {
 
 // One layer as the caller describes it; `kind` is the name of its class on the Python side.
-struct Description {
+struct LayerSpec {
     std::string kind, name;
     int in = 0, out = 0, kernel = 0, stride = 0, padding = 0, groups = 0;
     bool bias = true;
     double p = 0, eps = 0;
 };
 
-template <class T> class Chain {
+template <class T> class Sequential {
 public:
     bool trainable = false;
 
-    // `input` is one sample as the caller stores it; `dropouts` counts dropout layers over all chains of a network.
-    Chain(const std::string& part, const std::vector<Description>& layers, Map input, int batch, int& dropouts)
-        : part_(part), batch_(batch) {
+    // `input` is one sample as the caller stores it; `dropouts` counts dropout layers over all parts of a network.
+    Sequential(const std::string& name, const std::vector<LayerSpec>& layers, Layout input, int batch, int& dropouts)
+        : name_(name), batch_(batch) {
         input.pad = padding_of(layers, 0);
-        Map now = input_ = checked({"Input", {}}, input);
+        Layout now = input_ = checked({"Input", {}}, input);
         for (std::size_t i = 0; i < layers.size();) i += add(layers, i, now, batch, dropouts);
         output_ = now;
         values_.emplace_back(batch * input_.size());
-        slopes_.emplace_back(batch * input_.size());
+        grads_.emplace_back(batch * input_.size());
         for (const auto& layer : layers_) {
             values_.emplace_back(batch * layer->out.size());
-            slopes_.emplace_back(batch * layer->out.size());
+            grads_.emplace_back(batch * layer->out.size());
         }
         first_learning_ = layers_.size();
         for (std::size_t i = layers_.size(); i-- > 0;)
             if (!layers_[i]->params.empty()) first_learning_ = i;
     }
 
-    const Map& input_map() const { return input_; }
-    const Map& output_map() const { return output_; }
+    const Layout& input_layout() const { return input_; }
+    const Layout& output_layout() const { return output_; }
     T* input() { return values_.front().data(); }
     T* output() { return values_.back().data(); }
-    T* output_slope() { return slopes_.back().data(); }
-    T* input_slope() { return slopes_.front().data(); }
+    T* output_grad() { return grads_.back().data(); }
+    T* input_grad() { return grads_.front().data(); }
 
     void refresh() {
         for (auto& layer : layers_) layer->refresh();
@@ -55,13 +55,13 @@ public:
         for (std::size_t i = 0; i < layers_.size(); i++)
             layers_[i]->forward(values_[i].data(), values_[i + 1].data(), pass);
     }
-    void backward(Pass pass, const Optimizer& sgd, bool input_slope_needed) {
+    void backward(Pass pass, const Optimizer& sgd, bool input_grad_needed) {
         pass.training = pass.training && trainable;
         pass.sgd = trainable ? &sgd : nullptr;
-        const std::size_t last = input_slope_needed ? 0 : trainable ? first_learning_ : layers_.size();
+        const std::size_t last = input_grad_needed ? 0 : trainable ? first_learning_ : layers_.size();
         for (std::size_t i = layers_.size(); i-- > last;) {
-            T* gx = i > last || input_slope_needed ? slopes_[i].data() : nullptr;
-            layers_[i]->backward(values_[i].data(), values_[i + 1].data(), slopes_[i + 1].data(), gx, pass);
+            T* gx = i > last || input_grad_needed ? grads_[i].data() : nullptr;
+            layers_[i]->backward(values_[i].data(), values_[i + 1].data(), grads_[i + 1].data(), gx, pass);
         }
     }
     template <class Work> void for_each_param(Work work) {
@@ -70,33 +70,33 @@ public:
     }
 
 private:
-    static int padding_of(const std::vector<Description>& layers, std::size_t next) {
+    static int padding_of(const std::vector<LayerSpec>& layers, std::size_t next) {
         while (next < layers.size() && layers[next].kind == "Flatten") next++;
         return next < layers.size() && layers[next].kind == "Conv" ? layers[next].padding : 0;
     }
-    [[noreturn]] void refuse(const Description& layer, const std::string& why) const {
-        throw std::invalid_argument(part_ + ": layer " + layer.kind +
+    [[noreturn]] void refuse(const LayerSpec& layer, const std::string& why) const {
+        throw std::invalid_argument(name_ + ": layer " + layer.kind +
                                     (layer.name.empty() ? "" : " '" + layer.name + "'") + " " + why + ".");
     }
-    static std::string text(const Map& m) {
+    static std::string text(const Layout& m) {
         return m.flat ? std::to_string(m.elements()) + " values"
                       : std::to_string(m.c) + " channels of " + std::to_string(m.h) + " x " + std::to_string(m.w);
     }
-    int windows(const Description& layer, int size, int kernel, int stride, const Map& now) const {
+    int windows(const LayerSpec& layer, int size, int kernel, int stride, const Layout& now) const {
         if (kernel > size)
             refuse(layer, "has a window of " + std::to_string(kernel) + " but its input is " + text(now));
         return (size - kernel) / stride + 1;
     }
     // Counts and offsets of a whole batch stay within 32 bits.
-    Map checked(const Description& layer, Map m) const {
+    Layout checked(const LayerSpec& layer, Layout m) const {
         if (double(m.h + 2 * m.pad) * m.width() * (m.stored + 16) * batch_ >= 2147483648.0)
             refuse(layer, "makes 2^31 values or more of a batch of " + std::to_string(batch_) + " samples");
         return m;
     }
 
     // Adds the layer at i, fused with what follows where possible; returns how many descriptions it used.
-    std::size_t add(const std::vector<Description>& layers, std::size_t i, Map& now, int batch, int& dropouts) {
-        const Description& d = layers[i];
+    std::size_t add(const std::vector<LayerSpec>& layers, std::size_t i, Layout& now, int batch, int& dropouts) {
+        const LayerSpec& d = layers[i];
         constexpr int L = kLanes<T>;
         if (d.kind == "Flatten") {
             now.flat = true;
@@ -109,12 +109,12 @@ private:
             if (double(d.in) * (d.out + 2 * L) > 1 << 27) refuse(d, "has more than 2^27 weights");
             LinearShape shape{d.name, d.in, d.out, d.bias};
             shape.relu = i + 1 < layers.size() && layers[i + 1].kind == "ReLU";
-            const Map out = checked(d, Map{1, 1, d.out, round_up(d.out, L), 0, true});
+            const Layout out = checked(d, Layout{1, 1, d.out, round_up(d.out, L), 0, true});
             layers_.push_back(std::make_unique<Linear<T>>(shape, now, out, batch));
             now = out;
             return shape.relu ? 2 : 1;
         }
-        Map out = now;
+        Layout out = now;
         out.pad = padding_of(layers, i + 1);
         if (d.kind == "MaxPool" || d.kind == "AvgPool") {
             if (now.flat) refuse(d, "needs an image but its input is " + text(now));
@@ -149,13 +149,12 @@ private:
         return channels <= L / 2 ? L / 2 : round_up(channels, L);
     }
 
-    // Conv with its MaxPool and ReLU in either order: the largest value is alive exactly when the largest live value
-    // is.
-    std::size_t add_conv(const std::vector<Description>& layers, std::size_t i, Map& now, int batch) {
-        const Description& d = layers[i];
+    // Conv with its MaxPool and ReLU in either order: a maximum is the same before and after a monotone function.
+    std::size_t add_conv(const std::vector<LayerSpec>& layers, std::size_t i, Layout& now, int batch) {
+        const LayerSpec& d = layers[i];
         if (now.flat || d.in != now.c)
             refuse(d, "takes " + std::to_string(d.in) + " channels but its input is " + text(now));
-        Map out{windows(d, now.h + 2 * d.padding, d.kernel, d.stride, now),
+        Layout out{windows(d, now.h + 2 * d.padding, d.kernel, d.stride, now),
                 windows(d, now.w + 2 * d.padding, d.kernel, d.stride, now),
                 d.out,
                 stored_channels(d.out),
@@ -167,7 +166,7 @@ private:
         std::size_t next = i + 1;
         bool pooled = false;
         for (; next < layers.size(); next++) {
-            const Description& after = layers[next];
+            const LayerSpec& after = layers[next];
             if (after.kind == "ReLU" && !shape.relu)
                 shape.relu = true;
             else if (after.kind == "MaxPool" && !pooled) {
@@ -186,11 +185,11 @@ private:
         return next - i;
     }
 
-    std::string part_;
+    std::string name_;
     int batch_;
-    Map input_, output_;
+    Layout input_, output_;
     std::vector<std::unique_ptr<Layer<T>>> layers_;
-    std::vector<Buffer<T>> values_, slopes_;
+    std::vector<Buffer<T>> values_, grads_;
     std::size_t first_learning_ = 0;
 };
 
