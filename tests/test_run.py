@@ -14,7 +14,7 @@ from rich.console import Console
 import feddag
 from feddag.cli import main
 from feddag.client.step import to_tensor
-from feddag.client.warmup import Sign
+from feddag.client.warmup import MakeSignature
 from feddag.engines.local import LocalEngine
 from feddag.errors import FeddagError
 from feddag.records import Event, EventRecord
@@ -343,7 +343,9 @@ def deaf_to_signing(monkeypatch, client: int, until: int) -> None:
     perform = LocalEngine.perform
 
     def but_one(self, jobs, round, exchange):
-        deaf = [job for job in jobs if job.client == client and isinstance(job.steps[0], Sign) and round < until]
+        deaf = [
+            job for job in jobs if job.client == client and isinstance(job.steps[0], MakeSignature) and round < until
+        ]
         answered, missing = perform(self, [job for job in jobs if job not in deaf], round, exchange)
         return answered, missing | {job.client: "silent" for job in deaf}
 
@@ -404,13 +406,13 @@ def test_models_made_on_the_spot_are_held_while_they_are_scored(in_tmp: Path) ->
 
 
 def test_a_warm_up_that_diverges_costs_the_client_and_not_the_run(in_tmp: Path, monkeypatch) -> None:
-    run_step = Sign.run
+    run_step = MakeSignature.run
 
     def one_diverges(self, client):
         steep = dataclasses.replace(client.settings, lr=1e6)
         return run_step(self, dataclasses.replace(client, settings=steep) if client.id == 2 else client)
 
-    monkeypatch.setattr(Sign, "run", one_diverges)
+    monkeypatch.setattr(MakeSignature, "run", one_diverges)
     run = feddag.run(feddag.Experiment(method="feddag", **QUICK))
     assert run.clusters[2] is None and None not in run.clusters[:2] + run.clusters[3:]
     assert run.history[0]["missing"] == {"2": "answered with a value that is not finite"}

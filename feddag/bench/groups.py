@@ -15,7 +15,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from feddag.bench.common import CORES, shown
 from feddag.client.signature import Signature
-from feddag.client.warmup import Sign
+from feddag.client.warmup import MakeSignature
 from feddag.data.clients import lay_out
 from feddag.engines.local import LocalEngine
 from feddag.experiment import Experiment
@@ -92,7 +92,7 @@ def signatures_of(experiment: Experiment, sign: dict[str, Any] | None = None) ->
     try:
         federation = Federation(engine, config.model, experiment.seed, 1.0)
         start = federation.put(federation.initial_weights())
-        step = Sign(start, **({"steps": 20, "sparsity": 0.02, "send": False} | (sign or {})))
+        step = MakeSignature(start, **({"steps": 20, "sparsity": 0.02, "send": False} | (sign or {})))
         replies = federation.ask(Job(client, step) for client in federation.clients)
     finally:
         engine.close()

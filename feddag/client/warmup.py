@@ -16,7 +16,7 @@ from feddag.weights import Ref, Weights, only
 
 
 @dataclass(frozen=True)
-class Sign(Step):
+class MakeSignature(Step):
     """Train a little from the common start, without federation, and tell what that and the samples look like.
 
     The client divides its samples in two and trains on each half: the mean of the two changes is its update, and how

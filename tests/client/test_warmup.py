@@ -11,7 +11,7 @@ from torch import nn
 
 from feddag.client.signature import Signature, sparsified
 from feddag.client.train import balanced_batches
-from feddag.client.warmup import Sign, agreement, divide
+from feddag.client.warmup import MakeSignature, agreement, divide
 from feddag.data.clients import ClientData, lay_out
 from feddag.engines.local import LocalEngine
 from feddag.engines.worker import WorkerConfig
@@ -70,7 +70,7 @@ def signed(
     try:
         federation = Federation(engine, worker_config.model, 0, 1.0)
         weights = federation.initial_weights()
-        step = Sign(federation.put(weights), **{"steps": 5, "sparsity": 1.0, **options})  # type: ignore[arg-type]
+        step = MakeSignature(federation.put(weights), **{"steps": 5, "sparsity": 1.0, **options})  # type: ignore[arg-type]
         return list(federation.ask(Job(client, step) for client in federation.clients)), weights
     finally:
         engine.close()

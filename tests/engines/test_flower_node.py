@@ -14,7 +14,7 @@ from feddag.client.evaluate import Evaluate
 from feddag.client.signature import Signature
 from feddag.client.step import Client, Result, Step, to_tensor
 from feddag.client.train import Train
-from feddag.client.warmup import Sign
+from feddag.client.warmup import MakeSignature
 from feddag.data.clients import lay_out
 from feddag.deploy import node as node_module
 from feddag.deploy.app import PACKAGE, Task, write_app
@@ -105,13 +105,13 @@ def test_memory_never_runs_ahead(tmp_path: Path) -> None:
 
 def test_a_signature_stays_on_the_node_too(experiment, site, tmp_path: Path) -> None:
     weights, ref = start_of(experiment)
-    reply = site(2, (0, 1), Sign(ref, steps=2, sparsity=0.1), weights)
+    reply = site(2, (0, 1), MakeSignature(ref, steps=2, sparsity=0.1), weights)
     [file] = (tmp_path / "state").rglob("signature.safetensors")
     kept = Signature.load(file)
     assert kept.counts.tolist() == reply.results[0].arrays["counts"].tolist()
     assert kept.update.tobytes() == reply.results[0].arrays["update"].numpy().tobytes()
     model = prepare(experiment)[2].model
-    assert Sign(ref, 2, 0.1).shapes(model) == {n: tuple(a.shape) for n, a in reply.results[0].arrays.items()}
+    assert MakeSignature(ref, 2, 0.1).shapes(model) == {n: tuple(a.shape) for n, a in reply.results[0].arrays.items()}
 
 
 def test_damaged_memory_is_told_and_not_used(experiment, site, tmp_path: Path, capfd) -> None:
@@ -140,7 +140,7 @@ def test_an_exception_tells_only_its_type(site, monkeypatch, capfd) -> None:
 
 def test_no_sample_leaves_the_node(experiment, site, tmp_path: Path) -> None:
     weights, ref = start_of(experiment)
-    reply = site(1, (1, 1), [Sign(ref, steps=2, sparsity=1.0), Train(ref, keep="mine"), Evaluate()], weights)
+    reply = site(1, (1, 1), [MakeSignature(ref, steps=2, sparsity=1.0), Train(ref, keep="mine"), Evaluate()], weights)
     tensors = [t for result in reply.results for t in (*(result.weights or {}).values(), *result.arrays.values())]
     sent = b"".join(tensor.numpy().tobytes() for tensor in tensors)
     held = read_site(Node(1, str(tmp_path / "1.npz"), tmp_path), Task.of(feddag.data.datasets.load("digits")))

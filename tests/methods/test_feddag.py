@@ -16,7 +16,7 @@ from feddag.client.signature import Signature
 from feddag.client.step import Result
 from feddag.client.train import Train
 from feddag.client.trainer import LocalSettings, NativeTrainer, TorchTrainer
-from feddag.client.warmup import Sign
+from feddag.client.warmup import MakeSignature
 from feddag.errors import FeddagError
 from feddag.federation import Federation, Job, Reply
 from feddag.methods import find_method
@@ -43,7 +43,7 @@ class Pretend(FakeEngine):
 
     def __init__(self, held: Mapping[ClientId, Sequence[int]], single: bool = False) -> None:
         samples = {client: 10 * (client + 1) for client in range(10)}
-        super().__init__(samples, answers={Sign: self.sign, Monitor: self.look})
+        super().__init__(samples, answers={MakeSignature: self.sign, Monitor: self.look})
         self.held = dict(held)
         self.loss = dict.fromkeys(held, 0.1)
         self.single = single
@@ -55,7 +55,7 @@ class Pretend(FakeEngine):
         counts = np.bincount(np.repeat(self.held[client], 30), minlength=4)
         return Result(arrays={"counts": torch.tensor(counts), "loss": torch.tensor([self.loss[client]])})
 
-    def sign(self, _: FakeEngine, client: ClientId, step: Sign, current: Weights) -> Result:
+    def sign(self, _: FakeEngine, client: ClientId, step: MakeSignature, current: Weights) -> Result:
         made = signed(self.held[client], step.shapes(SINGLE if self.single else SPEC)["update"][0])
         arrays = {name: torch.from_numpy(np.atleast_1d(array)) for name, array in vars(made).items()}
         start = only(self.weights[step.model.digest], step.parts)
@@ -479,7 +479,7 @@ def test_one_that_drifted_and_does_not_sign_is_asked_again() -> None:
     perform = engine.perform
 
     def deaf_to_signing(jobs: Sequence[Job], round: int, exchange: int) -> Any:
-        signing = any(isinstance(step, Sign) for job in jobs for step in job.steps)
+        signing = any(isinstance(step, MakeSignature) for job in jobs for step in job.steps)
         engine.silent = {0} if round == 1 and signing else set()
         return perform(jobs, round, exchange)
 

@@ -16,7 +16,7 @@ from feddag.client.evaluate import Monitor
 from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.client.trainer import Penalty
-from feddag.client.warmup import Sign
+from feddag.client.warmup import MakeSignature
 from feddag.errors import FeddagError
 from feddag.federation import Federation, Job, Reply
 from feddag.methods.base import MethodSettings
@@ -98,7 +98,7 @@ class FedDAGStar(ClusteredMethod):
     def sign(self, federation: Federation, clients: Sequence[ClientId], optional: bool = True) -> dict[ClientId, Reply]:
         """Ask for signatures (lines 6-10); whoever does not answer is asked again when it is next sampled."""
         own = self._settings
-        step = Sign(
+        step = MakeSignature(
             federation.put(federation.initial_weights()),
             steps=own.warmup_rounds * own.warmup_steps,
             sparsity=own.sparsity,
