@@ -25,8 +25,8 @@ from feddag.native.network import (
     Linear,
     MaxPool,
     Network,
-    NotUnderstood,
     ReLU,
+    Unsupported,
     translate,
 )
 
@@ -112,7 +112,7 @@ def available() -> bool:
 
 
 def reason() -> str:
-    """Why it cannot; empty when it can."""
+    """Why the native trainer cannot be used here; empty where it can."""
     return _reason
 
 
@@ -122,7 +122,7 @@ def instruction_set() -> str:
 
 
 def describe(module: nn.Module, input_shape: tuple[int, ...]) -> Network | None:
-    """The network as the native trainer takes it, or None where `obstacle` has something to say.
+    """The network as the native trainer takes it, or None where there is an `obstacle`.
 
     >>> describe(nn.LSTM(3, 4), (3,)) is None
     True
@@ -142,7 +142,7 @@ def obstacle(module: nn.Module, input_shape: tuple[int, ...]) -> str:
             image = len(input_shape) == 3
             shape = (*input_shape[1:], input_shape[0]) if image else (int(np.prod(input_shape)),)
             _kernels.check(network, np.empty((0, *shape), np.float32))
-    except (NotUnderstood, ValueError) as error:
+    except (Unsupported, ValueError) as error:
         return str(error)
     return ""
 
@@ -176,7 +176,7 @@ def train_many(jobs: Sequence[Job], threads: int) -> list[Trained]:
         return []
     if threads < 1:
         raise FeddagError(f"threads = {threads} is not possible: at least 1 is needed")
-    trained: list[Trained] = _call("train", jobs[0].x, [_plain(job) for job in jobs], threads)
+    trained: list[Trained] = _call("train", jobs[0].x, [_as_dict(job) for job in jobs], threads)
     return trained
 
 
@@ -202,7 +202,7 @@ def scores(network: Network, weights: dict[str, Array], x: Array) -> Array:
     return result
 
 
-def _plain(job: Job) -> dict[str, object]:
+def _as_dict(job: Job) -> dict[str, object]:
     parts, proximal = job.network.parts, job.proximal
     trainable = parts if job.trainable is None else job.trainable
     pulls = proximal if isinstance(proximal, dict) else dict.fromkeys(parts, proximal)
@@ -211,7 +211,7 @@ def _plain(job: Job) -> dict[str, object]:
 
 
 def _call(function: str, x: Array, *arguments: object) -> Any:
-    """Call the build for x's precision; what it refuses is told as one sentence."""
+    """Call the build for x's precision; where it refuses, its sentence becomes a FeddagError."""
     if _kernels is None:
         raise FeddagError(_reason)
     precision = "float32" if x.dtype == np.float32 else "float64" if x.dtype == np.float64 else None

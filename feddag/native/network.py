@@ -93,8 +93,8 @@ class Network:
         return ("encoder", "secondary", "head") if self.secondary is not None else ("encoder", "head")
 
 
-class NotUnderstood(Exception):
-    """The network has something in it that only PyTorch can run; the text says what."""
+class Unsupported(Exception):
+    """A part of the network that only PyTorch can run; the text names it."""
 
 
 def translate(module: nn.Module) -> Network:
@@ -111,7 +111,7 @@ def translate(module: nn.Module) -> Network:
     if first not in parts or "head" not in parts:
         return Network(tuple(_layers(module, "")), ())
     if extra := parts.keys() - {first, "secondary", "head"}:
-        raise NotUnderstood(f"{type(module).__name__} has the part '{min(extra)}' beside its encoder and head")
+        raise Unsupported(f"{type(module).__name__} has the part '{min(extra)}' beside its encoder and head")
     secondary = tuple(_layers(parts["secondary"], "secondary")) if "secondary" in parts else None
     return Network(tuple(_layers(parts[first], first)), tuple(_layers(parts["head"], "head")), secondary)
 
@@ -150,7 +150,7 @@ def _layer(module: nn.Module, name: str) -> Layer:
             return Flatten()
     if type(module).__name__ == "Dropout" and isinstance(getattr(module, "p", None), float | int):
         return Dropout(float(module.p))  # type: ignore[arg-type]
-    raise NotUnderstood(
+    raise Unsupported(
         f"{name or 'the network'} is {' '.join(str(module).split())}, which the native trainer does not know"
     )
 
@@ -163,5 +163,5 @@ def _square(module: nn.Module, size: int | str | tuple[int, ...]) -> int:
     if isinstance(size, int):
         return size
     if isinstance(size, str) or len(set(size)) != 1:
-        raise NotUnderstood(f"{module} is not square")
+        raise Unsupported(f"{module} is not square")
     return size[0]

@@ -186,7 +186,7 @@ def test_gradients_equal_finite_differences(layers: list[nn.Module]) -> None:
     rng = np.random.default_rng(1)
     shape = (2, 6, 7)
     encoder = copy.deepcopy(nn.Sequential(*layers))
-    for layer in encoder:  # the same weights every time: a slope taken across a kink of ReLU would be wrong
+    for layer in encoder:  # the same weights every time: differences taken across a kink of ReLU would be wrong
         if hasattr(layer, "reset_parameters"):
             layer.reset_parameters()
     model = Single(encoder, nn.Linear(width(encoder, shape), 3)).double()
@@ -205,8 +205,8 @@ def test_gradients_equal_finite_differences(layers: list[nn.Module]) -> None:
 
     for name, before in job.weights.items():
         for at in rng.choice(before.size, min(before.size, 4), replace=False):
-            slope = (loss(name, at, 1e-5) - loss(name, at, -1e-5)) / 2e-5
-            assert (before - trained[name]).ravel()[at] == pytest.approx(slope, rel=1e-5, abs=1e-8), name
+            difference = (loss(name, at, 1e-5) - loss(name, at, -1e-5)) / 2e-5
+            assert (before - trained[name]).ravel()[at] == pytest.approx(difference, rel=1e-5, abs=1e-8), name
 
 
 @given(key=st.integers(0, 2**128 - 1), layer=st.integers(0, 9), step=st.integers(0, 10**6), count=st.integers(1, 200))
@@ -218,7 +218,7 @@ def test_dropout_draws_equal_the_numpy_reference(key: int, layer: int, step: int
 
 
 def test_one_step_by_hand() -> None:
-    """Scores 0 and 0: the loss is ln 2, the slope of the first score (label 1) is 1/2, of its weight x / 2."""
+    """Scores 0 and 0: the loss is ln 2, the gradient of the first score (label 1) is 1/2, of its weight x / 2."""
     network = Network((Flatten(),), (Linear("head", 1, 2),))
     weights = {"head.weight": np.zeros((2, 1), np.float32), "head.bias": np.zeros(2, np.float32)}
     job = Job(network, weights, np.array([[3.0]], np.float32), np.array([1]), np.array([0]), np.array([1]), lr=0.5)
