@@ -119,3 +119,12 @@ def test_the_newest_whole_checkpoint_is_used_and_older_ones_are_pruned(tmp_path:
 def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
     with RunDirectory(tmp_path).locked(), pytest.raises(FeddagError, match="in use"), RunDirectory(tmp_path).locked():
         pass
+
+
+def test_a_checkpoint_of_another_version_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    files = RunDirectory(tmp_path)
+    files.save_checkpoint(1, {"method": {}}, {})
+    [path] = (tmp_path / "checkpoints").iterdir()
+    save_tree(path, {name: value for name, value in load_tree(path).items() if name not in ("format", "held")})
+    with pytest.raises(FeddagError, match="were written by another version of feddag"):
+        files.load_checkpoint()

@@ -24,6 +24,7 @@ from feddag.packing import Arrays, pack, unpack
 from feddag.records import ResultRecord, RoundRecord
 from feddag.weights import ClientId, Weights
 
+FORMAT = 2  # of checkpoints: raised when an older version's cannot be continued
 CLIENT_FOLDERS = ("states", "held")
 KEPT_CHECKPOINTS = 2  # the newest, and one before it in case the newest turns out damaged
 
@@ -129,6 +130,7 @@ class RunDirectory:
                 save_tree(path, state)
         self._held = {client: self._hold(client, round, weights) for client, weights in (held or {}).items()}
         tree = tree | {
+            "format": FORMAT,
             "round": round,
             "states": {client: changed for client, (changed, _) in states.items()},
             "held": {client: changed for client, (changed, _) in self._held.items()},
@@ -151,6 +153,11 @@ class RunDirectory:
         for path in sorted(self._checkpoints(), reverse=True):
             try:
                 tree = load_tree(path)
+                if tree.get("format") != FORMAT:
+                    raise FeddagError(
+                        f"the checkpoints in '{self.path}' were written by another version of feddag; its result and "
+                        "report can be read, but the run cannot go on and its models cannot be loaded"
+                    )
                 files = {
                     folder: {
                         client: (changed, load_tree(self._client_path(folder, client, changed)))
