@@ -48,7 +48,7 @@ $(VENV)/.flower: $(READY)
 	@$(call install_extras,flower-simulation)
 	@command -v nginx >/dev/null || { cd $(VENV) && { [ "$$(id -u)" != 0 ] || apt-get update -qq; } && \
 		apt-get download -qq nginx && dpkg -x nginx_*.deb nginx && rm nginx_*.deb; } || \
-		echo "there is no nginx, and it cannot be had here: its part of the guide will not be tried"
+		echo "nginx is not installed and could not be downloaded: its part of the guide is skipped"
 	@touch $@
 
 # The pages in a real Chromium (a minute; installs Chromium where apt-get may, and Playwright into .venv, once).

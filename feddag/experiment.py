@@ -236,7 +236,7 @@ def read_experiment(path: Path | None, overrides: Mapping[str, Any]) -> Experime
     experiment = Experiment(**{**_read_toml(path), **overrides})
     for name in overrides:
         if name not in {*Experiment.model_fields, *experiment.method_class.Settings.model_fields}:
-            raise FeddagError(f"'{name}' has no say in method = '{experiment.method}'")
+            raise FeddagError(f"'{name}' is not a field of method = '{experiment.method}'")
     return experiment
 
 
