@@ -1,6 +1,5 @@
 """The Flower app: a few small files that a person can read, and `flwr run` accepts."""
 
-import importlib.util
 import json
 import shutil
 import tomllib
@@ -14,6 +13,7 @@ from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.files import write_atomically
 from feddag.models import ModelSpec
+from feddag.own_code import source_files
 
 PACKAGE = "federation"
 EXPERIMENT = "experiment.toml"
@@ -136,6 +136,8 @@ def write_app(folder: Path, experiment: Experiment, out: str = "") -> Task:
         raise FeddagError(f"directory '{folder}' is not empty; give a new one")
     task = Task.of(load_dataset(experiment.dataset))
     task.model(experiment).build()  # what cannot work is refused here and not on the nodes
+    own_names = [name.partition(":")[0] for name in (experiment.method, experiment.model or "") if ":" in name]
+    own_files = {target: path for module in own_names for target, path in _own_files(module).items()}
     minimum = max(1, (experiment.clients or 1) // 2)
     pyproject = PYPROJECT.format(
         title=experiment.title(), version=__version__, package=PACKAGE, out=out or "feddag-run", minimum=minimum
@@ -147,15 +149,29 @@ def write_app(folder: Path, experiment: Experiment, out: str = "") -> Task:
     write_atomically(package / "client.py", CLIENT_APP)
     write_atomically(package / EXPERIMENT, experiment.to_toml())
     write_atomically(package / TASK, task.to_toml())
-    for name in (experiment.method, experiment.model or ""):
-        if ":" in name:
-            _bring(name.partition(":")[0], folder)
+    for target, path in own_files.items():
+        (folder / target).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder / target)
     return task
 
 
-def _bring(module: str, folder: Path) -> None:
-    """A method or model of the user's own travels with the app, if it is one file."""
-    spec = importlib.util.find_spec(module)
-    if spec is None or spec.origin is None or "." in module or spec.submodule_search_locations:
-        raise FeddagError(f"module '{module}' is not a single file; install it on every node and write the app by hand")
-    shutil.copy(spec.origin, folder / f"{module}.py")
+def _own_files(module: str) -> dict[Path, Path]:
+    """The files of a method or model of the user's own, under the paths by which a node imports them from the app."""
+    files = {}
+    folders = set()
+    for name, path in source_files(module).items():
+        parts = name.split(".")
+        target = Path(*parts, "__init__.py") if path.name == "__init__.py" else Path(*parts[:-1], f"{parts[-1]}.py")
+        files[target] = path
+        folders.add(path.parents[len(target.parts) - 1])
+    otherwise = "install it on every node and write the app by hand"
+    if not files:
+        raise FeddagError(f"module '{module}' is not a Python file that can travel with the app; {otherwise}")
+    if len(folders) > 1:
+        places = ", ".join(f"'{folder}'" for folder in sorted(folders))
+        raise FeddagError(
+            f"module '{module}' imports your own code from {places}; keep it in one folder, or {otherwise}"
+        )
+    if any(target.parts[0] in (PACKAGE, f"{PACKAGE}.py") for target in files):
+        raise FeddagError(f"module '{module}' needs a module '{PACKAGE}', and the app has its own; rename yours")
+    return files

@@ -33,6 +33,7 @@ from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
 from feddag.federation import Job, Reply
 from feddag.methods import all_methods, find_method
+from feddag.own_code import source_files
 from feddag.runner.directory import DamagedError, load_tree, save_tree
 from feddag.weights import ClientId, Ref, Weights
 
@@ -203,13 +204,15 @@ def _call(entry: str) -> Any:
 
 
 def known_steps(method: str) -> dict[str, type[Step]]:
-    """Every step of this package and of the module that the experiment's method comes from, by class path.
+    """Every step of this package and of the user's own modules that the experiment's method consists of, by class path.
 
     >>> known_steps("fedavg")["feddag.client.train:Train"].__name__
     'Train'
     """
     all_methods()  # a method's file may define steps: all are imported now, none later
-    modules = (find_method(method).__module__,)
+    modules = {find_method(method).__module__}
+    if ":" in method:
+        modules |= set(source_files(method.partition(":")[0]))
     found = {}
     waiting = Step.__subclasses__()
     while waiting:

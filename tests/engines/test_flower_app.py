@@ -1,5 +1,6 @@
 """`feddag flower init`: the app's files, and what is refused."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -11,9 +12,9 @@ from feddag.deploy.app import Task
 from feddag.experiment import read_experiment
 
 
-def init(*arguments: str) -> subprocess.CompletedProcess[str]:
+def init(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "from feddag.cli import main; main()", "flower", "init", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=os.environ | environment)
 
 
 def test_the_app_holds_the_experiment_and_what_samples_look_like(in_tmp: Path) -> None:
@@ -39,6 +40,87 @@ def test_a_method_of_the_users_own_travels_with_the_app(in_tmp: Path) -> None:
     (in_tmp / "e.toml").write_text('method = "mine:Mine"\n')
     assert init("app", "--experiment", "e.toml").returncode == 0
     assert (in_tmp / "app/mine.py").read_text() == (in_tmp / "mine.py").read_text()
+
+
+OWN_METHOD = """
+from feddag.methods.fedavg import FedAvg
+{imports}
+
+class Mine(FedAvg):
+    name = "mine"
+"""
+OWN_STEP = """
+from dataclasses import dataclass
+from feddag.client.train import Train
+
+@dataclass(frozen=True)
+class Own(Train):
+    pass
+"""
+
+
+def write_files(folder: Path, files: dict[str, str]) -> None:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def own_files(app: Path) -> set[str]:
+    files = {str(path.relative_to(app)) for path in app.rglob("*") if path.is_file()}
+    return {name for name in files if not name.startswith("federation/") and name != "pyproject.toml"}
+
+
+@pytest.mark.parametrize(
+    ("method", "files"),
+    [
+        (
+            "mine:Mine",
+            {
+                "mine.py": OWN_METHOD.format(imports="import steps\nfrom parts.maths import half"),
+                "steps.py": OWN_STEP,
+                "parts/__init__.py": "",
+                "parts/maths.py": "def half(x):\n    return x / 2\n",
+            },
+        ),
+        (
+            "lab.methods.mine:Mine",
+            {
+                "lab/__init__.py": "",
+                "lab/methods/__init__.py": "",
+                "lab/methods/mine.py": OWN_METHOD.format(imports="from ..steps import Own"),
+                "lab/steps.py": OWN_STEP,
+            },
+        ),
+    ],
+)
+def test_what_an_own_method_imports_travels_too_and_works_from_the_app_alone(
+    in_tmp: Path, method: str, files: dict[str, str]
+) -> None:
+    write_files(in_tmp / "home", files | {"unused.py": "", "e.toml": f'method = "{method}"\n'})
+    assert init("../app", "--experiment", "e.toml", cwd=in_tmp / "home").returncode == 0
+    assert own_files(in_tmp / "app") == set(files)
+    assert all((in_tmp / "app" / name).read_text() == text for name, text in files.items())
+    (in_tmp / "home").rename(in_tmp / "gone")
+    step = next(name for name in files if name.endswith("steps.py")).removesuffix(".py").replace("/", ".")
+    on_node = f"from feddag.deploy.node import known_steps; assert '{step}:Own' in known_steps('{method}')"
+    subprocess.run([sys.executable, "-c", on_node], cwd=in_tmp / "app", check=True)
+
+
+def test_own_code_that_cannot_travel_is_refused_before_anything_is_written(in_tmp: Path) -> None:
+    write_files(
+        in_tmp,
+        {
+            "home/mine.py": OWN_METHOD.format(imports="import elsewhere"),
+            "home/taken.py": OWN_METHOD.format(imports="import federation"),
+            "home/federation.py": "",
+            "other/elsewhere.py": "",
+        },
+    )
+    for method, reason in (("mine:Mine", "keep it in one folder"), ("taken:Mine", "the app has its own; rename yours")):
+        (in_tmp / "home/e.toml").write_text(f'method = "{method}"\n')
+        done = init("app", "--experiment", "e.toml", cwd=in_tmp / "home", PYTHONPATH=str(in_tmp / "other"))
+        assert done.returncode == 2 and reason in done.stderr and done.stderr.count("\n") == 1
+        assert not (in_tmp / "home/app").exists()
 
 
 @pytest.mark.parametrize(
