@@ -30,7 +30,7 @@ UsageError: Any = typer.BadParameter.__base__  # typer brings its own click, or 
 
 
 def show_version(wanted: bool) -> None:
-    """Say the version and end."""
+    """Print the version and end."""
     if wanted:
         print_line(console, f"feddag {__version__}")
         raise typer.Exit
@@ -39,7 +39,7 @@ def show_version(wanted: bool) -> None:
 @app.callback()
 def start(
     version: Annotated[
-        bool, typer.Option("--version", callback=show_version, is_eager=True, help="say the version")
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="show the version")
     ] = False,
 ) -> None:
     """Clustered federated learning for clients whose data differ."""
@@ -52,7 +52,7 @@ def main() -> None:
         code = app(prog_name="feddag", standalone_mode=False)
     except (FeddagError, UsageError) as error:
         said = error.format_message() if isinstance(error, UsageError) else str(error)
-        if said.startswith("Usage:"):  # nothing was asked for: that is no mistake
+        if said.startswith("Usage:"):  # a group without a command shows its help, which is not a mistake
             print(said)
             sys.exit(0)
         print(f"feddag: {said}", file=sys.stderr)

@@ -13,7 +13,7 @@ from feddag.console import print_line, show_table
 from feddag.errors import FeddagError
 from feddag.files import write_atomically
 
-app = new_app("How fast it is on this machine, beside others.")
+app = new_app("How fast it is on this machine, and whether groups are right.")
 RepeatOption = Annotated[int, typer.Option(metavar="N", min=1, help="interleaved repetitions; medians are shown")]
 
 
@@ -26,7 +26,7 @@ def bench_train(
 ) -> None:
     """Local training in C++, in PyTorch and in the usual loop.
 
-    Central training on the same samples stands beside them.
+    Central training on the same samples is measured too.
     """
     from feddag.bench import train
 
@@ -37,7 +37,7 @@ def bench_train(
 
 @app.command("round", cls=Command)
 def bench_round(json_file: JsonOption = None) -> None:
-    """A whole round beside Flower, pfl and FedLab.
+    """A whole round, compared with Flower, pfl and FedLab.
 
     Those that are installed take part; FEDDAG_PEER_PYTHON names their Python.
     """
@@ -63,7 +63,7 @@ def bench_scale(json_file: JsonOption = None) -> None:
 def bench_feddag(repeat: RepeatOption = 3, json_file: JsonOption = None) -> None:
     """A whole FedDAG round with two encoders.
 
-    The same round in the usual PyTorch loop stands beside it.
+    It is compared with the same round in the usual PyTorch loop.
     """
     from feddag.bench import dual
 
@@ -112,7 +112,7 @@ def bench_clustering(
 ) -> None:
     """What grouping costs in seconds and memory as clients grow.
 
-    A client's part is shown beside IFCA's.
+    A client's part is compared with IFCA's.
     """
     from feddag.bench import clustering
 

@@ -31,8 +31,8 @@ ClientsOption = Annotated[int | None, typer.Option(help="number of clients")]
 RoundsOption = Annotated[int | None, typer.Option(help="communication rounds")]
 SeedOption = Annotated[int | None, typer.Option(help="everything random follows from it")]
 OutOption = Annotated[Path | None, typer.Option(metavar="DIR", help="run directory to make")]
-ResumeOption = Annotated[Path | None, typer.Option(metavar="RUN_DIR", help="go on with an unfinished run")]
-NoReport = Annotated[bool, typer.Option("--no-report", help="write no page to look at")]
+ResumeOption = Annotated[Path | None, typer.Option(metavar="RUN_DIR", help="continue an unfinished run")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="do not write the page")]
 JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="also write every number here")]
 
 

@@ -24,7 +24,7 @@ def sign(
 ) -> None:
     """Sign a client's data: one small file that it is grouped by.
 
-    It is made beside the data, and holds neither samples nor labels.
+    It is made where the data are, and holds neither samples nor labels.
     """
     from feddag.client.signature import signature
     from feddag.data.readers import read_npz

@@ -46,7 +46,7 @@ def watch(
     from feddag.report.live import LivePage
 
     watched = LivePage(directory, port)
-    print_line(console, f"watching {directory}: {watched.address} (Ctrl-C ends it, not the run)")
+    print_line(console, f"watching {directory}: {watched.address} (Ctrl-C stops watching, not the run)")
     try:
         print_line(console, f"the run has {watched.serve_to_end().text}")
     except KeyboardInterrupt:

@@ -128,7 +128,7 @@ def compare(
     runs: Annotated[Path, typer.Option(metavar="DIR", help="folder of run directories")] = Path("runs"),
     results: Annotated[Path, typer.Option(metavar="DIR", help="folder of kept results")] = Path("results"),
     keep: Annotated[bool, typer.Option("--keep", help="also keep each result in --results")] = False,
-    fresh: Annotated[bool, typer.Option("--fresh", help="run even what has a result")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="run again what already has a result")] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="also write all results here")
     ] = None,
@@ -157,7 +157,7 @@ def compare(
 def _compared_experiments(
     file: Path | None, given: dict[str, Any], methods: str | None, seeds: Sequence[int]
 ) -> "list[Experiment]":
-    """One experiment for each method and seed; without named methods the default one and those it is measured by."""
+    """One experiment for each method and seed; without named methods, the default one and the baselines."""
     from feddag.data.datasets import load as load_dataset
     from feddag.experiment import DEFAULT_METHOD, read_experiments
 

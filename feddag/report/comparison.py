@@ -130,7 +130,7 @@ def _sections(place: int, setting: str, by_method: Runs, numbers: dict[str, int]
     pairs = client_pairs(by_method, numbers)
     if pairs:
         figure, options = pairs
-        text = "Each mark is one client in one run; above the diagonal the second method serves it better."
+        text = "Each mark is one client in one run; above the diagonal the second method is better for that client."
         chart = drawn(
             f"pairs-{place}", "client by client", figure, square=True, choices={"label": "compare", "of": options}
         )

@@ -39,8 +39,8 @@ def _nearness(told: ComparedClients, names: Sequence[str], order: Sequence[int])
     gaps = any(np.isnan(values).any() for values in told.distances.values())
     text = (
         f"Each row and each column is a client; dark is near.{clustered}"
-        + (" Gaps are pairs that a view can say nothing about." if gaps else "")
-        + (" Distances are counted beyond chance: like clients scatter around 0." if _beyond_chance(told) else "")
+        + (" Gaps are pairs for which a view has no distance." if gaps else "")
+        + (" Distances are counted beyond chance: similar clients scatter around 0." if _beyond_chance(told) else "")
         + (" Neighbouring clients are drawn as one cell with their mean." if len(names) > MOST_ROWS else "")
     )
     options = {"choices": {"label": "distance by", "of": choices}} if len(choices) > 1 else {}
@@ -61,7 +61,7 @@ def _number_of_clusters(told: ComparedClients, names: Sequence[str]) -> Section 
         tree = figures.dendrogram(told.merges, told.labels, told.threshold, names)
         drawings.append(drawn("dendrogram", "tree of merges with the cut", tree))
         cut = " Whatever has merged below the dashed line is one cluster." if told.threshold is not None else ""
-        sentences.append(f"The most alike merge first.{cut}")
+        sentences.append(f"The most similar clients merge first.{cut}")
     if told.candidates is not None:
         alpha = told.scaled_threshold()
         curve = figures.thresholds(told.candidates, alpha, told.clusters)
@@ -71,10 +71,10 @@ def _number_of_clusters(told: ComparedClients, names: Sequence[str]) -> Section 
             f"{which} shows what other thresholds would have given: their loss is low where clusters are tight and few."
         )
         if alpha is not None:
-            above = ", above the scatter of like clients" if _beyond_chance(told) else ""
+            above = ", above the scatter of similar clients" if _beyond_chance(told) else ""
             scatter = f" ({told.noise:.3f})" if above and told.noise is not None else ""
             sentences.append(
-                f"The chosen α* lies amid a range in which the number of clusters stays the same{above}{scatter}."
+                f"The chosen α* lies in a range over which the number of clusters stays the same{above}{scatter}."
             )
     if not drawings:
         return None

@@ -59,7 +59,7 @@ def _tiles(run: RecordedRun) -> list[dict[str, str]]:
         tiles.append(("clusters", str(len(set(clusters.values()))), note))
     if result and result["ari"] is not None:
         tiles.append(("adjusted Rand index", f"{result['ari']:.3f}", "1: the true groups, 0: chance"))
-    seconds = result["seconds"] if result else sum(record["seconds"] for record in run.history)
+    seconds = result["seconds"] if result else sum(record.get("seconds", 0.0) for record in run.history)
     tiles.append(("time", f"{seconds:.1f} s", f"{run.rounds} rounds"))
     sent = result or last
     if sent:
@@ -76,7 +76,7 @@ def _learning(run: RecordedRun) -> Section | None:
         for number, events in events_by_round(run).items()
     }
     figure = figures.learning(run.history, {number: texts for number, texts in told.items() if texts})
-    text = "Each client is scored on its own test samples. The area holds all but the best and the worst tenth of them."
+    text = "Each client is scored on its own test samples. The grey area leaves out the best and the worst tenth."
     return section("learning", "Learning", text, figures=[drawn("accuracy", "accuracy and loss by round", figure)])
 
 
@@ -95,5 +95,5 @@ def _experiment(run: RecordedRun) -> Section:
         if run.result["partition_checksum"]:
             lines.append(f"# partition {run.result['partition_checksum']}")
     command = f"feddag run {shlex.quote(f'{run.name}/experiment.toml')}"
-    text = "This command, beside the run directory, repeats the run bit for bit on the same kind of machine."
+    text = "Typed next to the run directory, this command repeats the run bit for bit on the same kind of machine."
     return section("experiment", "The experiment", text, command=command, code="\n".join([run.toml.rstrip(), *lines]))

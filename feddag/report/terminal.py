@@ -131,7 +131,7 @@ def show_run(console: Console, run: RecordedRun) -> None:
             rows.append([str(group), str(size), f"{np.mean(own):.3f}" if own else "-"])
         show_table(console, "clusters", ("cluster", "clients", "accuracy"), rows)
     worst = sorted(scores, key=lambda client: scores[client])[:3]
-    print_line(console, "worst served: " + ", ".join(f"{run.client_name(c)} {scores[c]:.3f}" for c in worst))
+    print_line(console, "lowest accuracy: " + ", ".join(f"{run.client_name(c)} {scores[c]:.3f}" for c in worst))
     told = [f"round {n}: {event.text}" for n, events in events_by_round(run).items() for event in events]
     for line in told[-EVENTS_SHOWN:]:
         print_line(console, line)

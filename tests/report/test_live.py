@@ -175,7 +175,7 @@ def test_the_essentials_are_shown(real_run: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "feddag on digits, label-skew, seed 0; 4 of 4 rounds" in done.stdout
     assert f"{result['accuracy']['mean']:.3f}" in done.stdout
-    assert "accuracy by round: " in done.stdout and "worst served: client" in done.stdout
+    assert "accuracy by round: " in done.stdout and "lowest accuracy: client" in done.stdout
     assert "drifted and" in done.stdout or "changed cluster" in done.stdout
 
 

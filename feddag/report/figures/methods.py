@@ -26,7 +26,7 @@ AXES: dict[str, tuple[str, Along]] = {
     ),
     "seconds": (
         "seconds in rounds (without start and end)",
-        lambda run: np.cumsum([record["seconds"] for record in run.history]).tolist(),
+        lambda run: np.cumsum([record.get("seconds", 0.0) for record in run.history]).tolist(),
     ),
 }
 
