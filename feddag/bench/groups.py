@@ -52,7 +52,7 @@ WANTED: dict[str, tuple[str, ...]] = {
 }
 WAYS: dict[str, dict[str, Any]] = {
     "feddag": {},
-    "feddag, views always averaged": {"muddled_below": 0.0},
+    "feddag, views always averaged": {"least_silhouette_ratio": 0.0},
     "feddag, data only": {"views": ("classes", "data")},
     "feddag, gradient only": {"views": ("gradient",)},
     "Eq. 6": {"fusion": "data"},

@@ -10,7 +10,7 @@ from feddag.errors import FeddagError, nearest
 from feddag.server.clustering import Linkage
 from feddag.server.complement import Alignment
 from feddag.server.fusion import VIEWS
-from feddag.server.printed_fusion import GATED
+from feddag.server.printed_fusion import GATED_FUSIONS
 from feddag.server.similarity import Floats, square
 
 
@@ -22,15 +22,24 @@ def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
         )
 
 
-def check_options(linkage: Linkage, alignment: Alignment, sources: int, delta: float, muddled_below: float) -> None:
+def check_options(
+    linkage: Linkage, alignment: Alignment, sources: int, delta: float, least_silhouette_ratio: float
+) -> None:
     """Refuse options of `feddag.group` that mean nothing, whatever the signatures."""
     one_of("linkage", linkage, get_args(Linkage))
     one_of("alignment", alignment, get_args(Alignment))
     if sources < 0:
         raise FeddagError(f"sources = {sources} is not allowed: it should be at least 0")
-    for name, value in (("delta", delta), ("muddled_below", muddled_below)):
+    for name, value in (("delta", delta), ("least_silhouette_ratio", least_silhouette_ratio)):
         if not 0 <= value <= 1:
             raise FeddagError(f"{name} = {value} is not allowed: it should be from 0 to 1")
+
+
+def client_names(names: Sequence[str] | None, clients: int) -> list[str]:
+    """What messages call the clients: their names, of which there must be one each, or their numbers."""
+    if names is not None and len(names) != clients:
+        raise FeddagError(f"there are {len(names)} names for {clients} clients")
+    return [str(number) for number in range(clients)] if names is None else list(names)
 
 
 def check_views(fusion: str, views: Sequence[str], *, updates: bool) -> None:
@@ -39,7 +48,7 @@ def check_views(fusion: str, views: Sequence[str], *, updates: bool) -> None:
         one_of("views", view, VIEWS)
     if not views:
         raise FeddagError(f"views is empty; allowed are {', '.join(VIEWS)}")
-    if not updates and fusion in ("gradient", *GATED):
+    if not updates and fusion in ("gradient", *GATED_FUSIONS):
         raise FeddagError(f"fusion = '{fusion}' needs signatures with an update")
     if not updates and set(views) == {"gradient"}:
         raise FeddagError("views = 'gradient' needs signatures with an update")

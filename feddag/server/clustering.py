@@ -23,56 +23,56 @@ Labels = NDArray[np.int64]
 class Tree:
     """The merges of an agglomerative clustering, lowest first."""
 
-    steps: NDArray[np.float64]
+    merges: NDArray[np.float64]
     """As SciPy gives them, but with the true heights, which may be below zero."""
     clients: int
-    _raised: float
+    _offset: float
 
     @property
     def heights(self) -> NDArray[np.float64]:
         """The distance at which each merge happens."""
-        heights: NDArray[np.float64] = self.steps[:, 2]
+        heights: NDArray[np.float64] = self.merges[:, 2]
         return heights
 
     def sizes(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The sizes of the two clusters that each merge joins."""
-        sizes = np.concatenate([np.ones(self.clients), self.steps[:, 3]])
-        return sizes[self.steps[:, 0].astype(int)], sizes[self.steps[:, 1].astype(int)]
+        sizes = np.concatenate([np.ones(self.clients), self.merges[:, 3]])
+        return sizes[self.merges[:, 0].astype(int)], sizes[self.merges[:, 1].astype(int)]
 
     def cut(self, alpha: float) -> Labels:
         """The groups left when only merges up to alpha are done."""
         if self.clients == 1:
             return np.zeros(1, np.int64)
-        raised = self.steps.copy()
-        raised[:, 2] += self._raised  # SciPy wants heights that are not negative
-        return numbered(fcluster(raised, alpha + self._raised, "distance"))
+        shifted = self.merges.copy()
+        shifted[:, 2] += self._offset  # SciPy wants heights that are not negative
+        return relabel(fcluster(shifted, alpha + self._offset, "distance"))
 
 
 def build_tree(condensed: Floats, method: Linkage = "average") -> Tree:
-    """The tree of merges; a distance that is not known (nan) is taken as the mean of those that are."""
+    """The tree of merges; an unknown distance (nan) is taken as the mean of the known ones."""
     clients = round((1 + math.sqrt(1 + 8 * len(condensed))) / 2)
     if clients == 1:
         return Tree(np.zeros((0, 4)), 1, 0.0)
-    raised = max(-float(np.nanmin(condensed)) if not np.isnan(condensed).all() else 0.0, 0.0)
-    distances = known(condensed).astype(np.float64)
-    distances += raised
-    steps = linkage(distances, method)
-    steps[:, 2] -= raised
-    return Tree(steps, clients, raised)
+    offset = max(-float(np.nanmin(condensed)) if not np.isnan(condensed).all() else 0.0, 0.0)
+    distances = fill_unknown(condensed).astype(np.float64)
+    distances += offset
+    merges = linkage(distances, method)
+    merges[:, 2] -= offset
+    return Tree(merges, clients, offset)
 
 
-def known(condensed: Floats) -> Floats:
-    """Unknown distances replaced by the mean of the known ones, which leans neither way."""
+def fill_unknown(condensed: Floats) -> Floats:
+    """Unknown distances (nan) replaced by the mean of the known ones, which favours neither merging nor separating."""
     unknown = np.isnan(condensed)
     if not unknown.any():
         return condensed
     return np.where(unknown, np.float32(0 if unknown.all() else np.nanmean(condensed)), condensed)
 
 
-def numbered(labels: Sequence[int] | NDArray[np.integer]) -> Labels:
+def relabel(labels: Sequence[int] | NDArray[np.integer]) -> Labels:
     """The same groups, numbered 0, 1, ... in the order of their first members.
 
-    >>> numbered([7, 7, 2, 9, 2]).tolist()
+    >>> relabel([7, 7, 2, 9, 2]).tolist()
     [0, 0, 1, 2, 1]
     """
     _, first, inverse = np.unique(np.asarray(labels), return_index=True, return_inverse=True)
@@ -119,7 +119,7 @@ def silhouettes(condensed: Floats, labels: Labels) -> NDArray[np.float64]:
         return np.zeros(len(labels))
     sizes = np.bincount(labels).astype(np.float32)
     own = sizes[labels]
-    to_cluster = _membership(labels) @ square(np.maximum(known(condensed), 0))
+    to_cluster = _membership(labels) @ square(np.maximum(fill_unknown(condensed), 0))
     inside = to_cluster[labels, np.arange(len(labels))] / np.maximum(own - 1, 1)
     to_cluster[labels, np.arange(len(labels))] = np.inf
     outside = (to_cluster / sizes[:, None]).min(0)

@@ -1,4 +1,4 @@
-"""Which cluster can teach which: the cluster complementarity graph (§4, Eq. 11-14)."""
+"""Which cluster can learn from which: the cluster complementarity graph (§4, Eq. 11-14)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from feddag.server.clustering import Labels
 from feddag.server.similarity import RIGHT_ANGLE, counts_of, degrees, largest_cosines, vectors_of
 
 Alignment = Literal["affinity", "paper", "none"]
-CLEARLY = 0.05  # how much better than by their names classes must match by their looks
+LEAST_GAIN = 0.05  # classes are matched by appearance only if that fits so much better than by name
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,13 @@ class ComplementGraph:
         return [int(learner) for learner in np.flatnonzero(self.edges[:, source])]
 
 
-def demand_and_supply(counts: NDArray[np.int64], labels: Labels) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def demand_and_supply(
+    counts: NDArray[np.int64], cluster_labels: Labels
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Eq. 11, clusters x classes. Classes of equal count share their mean rank.
 
-    A class that a client has none of has no rank in the paper: it is wanted like the rarest one, and not supplied.
+    A class of which a client has no sample has no rank in the paper. Here it is wanted as much as the rarest class that
+    the client holds, and not supplied.
 
     >>> demand, supply = demand_and_supply(np.array([[5, 9, 0], [7, 0, 0]]), np.array([0, 1]))
     >>> demand.tolist(), supply.tolist()
@@ -51,94 +54,96 @@ def demand_and_supply(counts: NDArray[np.int64], labels: Labels) -> tuple[NDArra
     ranks = rankdata(counts, axis=1) - 1 - (~held).sum(1, keepdims=True)  # the absent rank lowest
     demand = np.where(held, kinds - ranks, kinds).astype(np.float64)
     supply = np.where(held, ranks + 1, 0.0)
-    member = np.eye(int(labels.max()) + 1)[labels]
+    member = np.eye(int(cluster_labels.max()) + 1)[cluster_labels]
     return member.T @ demand, (member.T @ supply) / member.sum(0)[:, None]
 
 
-def paper_alignment(signatures: Sequence[Signature], labels: Labels) -> NDArray[np.float64]:
+def paper_alignment(signatures: Sequence[Signature], cluster_labels: Labels) -> NDArray[np.float64]:
     """Eq. 13 as printed, learners x sources x classes.
 
     A class that only one side holds is at 90 degrees and gives 0: where clusters share no class, all of Eq. 14 is 0.
     """
     counts = counts_of(signatures)
-    member = np.eye(int(labels.max()) + 1, dtype=np.float32)[labels]
+    member = np.eye(int(cluster_labels.max()) + 1, dtype=np.float32)[cluster_labels]
     totals = []
-    for label in range(counts.shape[1]):
-        held = counts[:, label] > 0
+    for c in range(counts.shape[1]):
+        held = counts[:, c] > 0
         aligned = (~held[:, None] & ~held).astype(np.float32)  # in neither: 0 degrees; in one: 90
         if held.any():
-            vectors = vectors_of(signatures, label, np.flatnonzero(held))
+            vectors = vectors_of(signatures, c, np.flatnonzero(held))
             angles = degrees(largest_cosines(vectors, vectors)).numpy()
             aligned[np.ix_(held, held)] = 1 - angles / np.float32(RIGHT_ANGLE)
         np.fill_diagonal(aligned, 1)
         totals.append(member.T @ aligned @ member)
-    sizes = np.bincount(labels)
+    sizes = np.bincount(cluster_labels)
     return np.stack(totals, axis=2).astype(np.float64) / (sizes[:, None] * sizes[None])[..., None]
 
 
-def class_affinities(signatures: Sequence[Signature], labels: Labels) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+def class_affinities(
+    signatures: Sequence[Signature], cluster_labels: Labels
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """How alike classes look: learners x their classes x sources x their classes, and which cluster holds which class.
 
     Alike is the cosine of the two clusters' second moments of the two classes.
     """
     counts = counts_of(signatures)
-    clusters, classes = int(labels.max()) + 1, counts.shape[1]
+    clusters, classes = int(cluster_labels.max()) + 1, counts.shape[1]
     kept, features = signatures[0].vectors.shape[1:]
     pooled = np.zeros((clusters, classes, kept, features))
     holds = np.zeros((clusters, classes), bool)
     for cluster in range(clusters):
-        members = np.flatnonzero(labels == cluster)
-        for label in range(classes):
-            held = [int(client) for client in members if counts[client, label]]
-            holds[cluster, label] = bool(held)
+        members = np.flatnonzero(cluster_labels == cluster)
+        for c in range(classes):
+            held = [int(client) for client in members if counts[client, c]]
+            holds[cluster, c] = bool(held)
             if held:
-                rows = [np.sqrt(counts[client, label]) * signatures[client].vectors[label] for client in held]
+                rows = [np.sqrt(counts[client, c]) * signatures[client].vectors[c] for client in held]
                 lengths, vectors = principal_vectors(np.concatenate(rows).astype(np.float64), kept)
                 scale = lengths / np.sqrt(np.sqrt(np.sum(lengths**4)) or 1.0)
-                pooled[cluster, label, : len(vectors)] = vectors * scale[:, None]
+                pooled[cluster, c, : len(vectors)] = vectors * scale[:, None]
     flat = pooled.reshape(clusters * classes * kept, features)
     affinities = np.empty((clusters, classes, clusters, classes))
-    for learner, own in enumerate(pooled):  # one at a time: p² times as much would stand in memory at once
+    for learner, own in enumerate(pooled):  # one at a time: all products at once would take p² times the memory
         inner = own.reshape(classes * kept, features) @ flat.T
         affinities[learner] = (inner**2).reshape(classes, kept, clusters, classes, kept).sum((1, 4))
     return affinities, holds
 
 
-def affinity_alignment(signatures: Sequence[Signature], labels: Labels) -> NDArray[np.float64]:
+def affinity_alignment(signatures: Sequence[Signature], cluster_labels: Labels) -> NDArray[np.float64]:
     """Learners x sources x classes: how near the source's class lies to what the learner knows.
 
     For a class that both hold, how alike it looks in the two; for one that only the source holds, the mean over the
     learner's classes. So it also tells sources apart that share no class with it.
     """
-    affinities, holds = class_affinities(signatures, labels)
+    affinities, holds = class_affinities(signatures, cluster_labels)
     across = np.einsum("pcqd,pc->pqd", affinities, holds) / np.maximum(holds.sum(1), 1)[:, None, None]
     same = np.einsum("pcqc->pqc", affinities)
     aligned: NDArray[np.float64] = np.where(holds[:, None] & holds[None], same, across)
     return aligned
 
 
-def matched_classes(signatures: Sequence[Signature], labels: Labels) -> NDArray[np.int64]:
+def matched_classes(signatures: Sequence[Signature], cluster_labels: Labels) -> NDArray[np.int64]:
     """Clusters x classes: which class of the first cluster each class of a cluster looks like.
 
-    Where clusters call the same things by other names (concept shift), classes are matched by how they look; a name
-    keeps its meaning where that explains the looks as well, and for a class that only one of the two holds.
+    Where clusters label the same things differently (concept shift), classes are matched by how they look. Labels keep
+    their meaning where that fits about as well, and for a class that only one of the two clusters holds.
     """
     from scipy.optimize import linear_sum_assignment
 
-    affinities, holds = class_affinities(signatures, labels)
+    affinities, holds = class_affinities(signatures, cluster_labels)
     matched = np.tile(np.arange(holds.shape[1]), (len(holds), 1))
     for cluster in range(1, len(holds)):
         both = np.flatnonzero(holds[cluster] & holds[0])
         alike = affinities[cluster][:, 0][np.ix_(both, both)]
         rows, columns = linear_sum_assignment(alike, maximize=True)
-        if alike[rows, columns].sum() > (1 + CLEARLY) * np.trace(alike):
+        if alike[rows, columns].sum() > (1 + LEAST_GAIN) * np.trace(alike):
             matched[cluster, both[rows]] = both[columns]
     return matched
 
 
 def complement_graph(
     signatures: Sequence[Signature],
-    labels: Labels,
+    cluster_labels: Labels,
     sources: int = 2,
     alignment: Alignment = "affinity",
     generator: np.random.Generator | None = None,
@@ -148,15 +153,15 @@ def complement_graph(
     Scores that are equal are decided by how many samples of the wanted classes a source has, then at random.
     """
     counts = counts_of(signatures)
-    demand, supply = demand_and_supply(counts, labels)
+    demand, supply = demand_and_supply(counts, cluster_labels)
     clusters = len(demand)
     wanted = demand[:, None] * supply[None]  # learners x sources x classes
     if alignment == "paper":
-        wanted = wanted * paper_alignment(signatures, labels)
+        wanted = wanted * paper_alignment(signatures, cluster_labels)
     elif alignment == "affinity":
-        wanted = wanted * affinity_alignment(signatures, labels)
+        wanted = wanted * affinity_alignment(signatures, cluster_labels)
     scores = wanted.sum(2)
-    samples = np.eye(clusters)[labels].T @ counts
+    samples = np.eye(clusters)[cluster_labels].T @ counts
     supplied = (demand > 0).astype(float) @ samples.T
     chance = (generator or np.random.default_rng(0)).random((clusters, clusters))
     edges = np.zeros((clusters, clusters), bool)

@@ -3,8 +3,8 @@
 Two rules choose the threshold alpha. `plateau` reads "low loss and relatively few clusters" from the paper's curve
 (Eq. 9-10): the lowest loss among cluster counts that stay the same for three consecutive steps of alpha. It needs
 nothing but the curve, and it cannot tell noise from structure. `noise` needs distances that are an excess over chance
-(`similarity`): among like clients they scatter around zero, so the negative ones tell how wide, and a merge is kept
-from happening where the distance is more than such a scatter explains.
+(`similarity`): among clients of one group they scatter around zero, so the negative ones tell how wide, and clusters
+are not merged where their distance is more than such a scatter explains.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from feddag.server.clustering import Labels, Tree, cluster_means, known, numbered
+from feddag.server.clustering import Labels, Tree, cluster_means, fill_unknown, relabel
 from feddag.server.similarity import Floats, min_max, square
 
 ALPHAS = tuple(np.round(np.arange(1, 21) * 0.05, 2).tolist())
 STABLE_STEPS = 3
 LEAST_DIFFERENCE = 3 / 90
-"""Groups that are less than 3 degrees apart beyond chance are not worth a model of their own, however sure it is."""
+"""Groups less than 3 degrees apart beyond chance do not need models of their own, however certain the difference."""
 CONFIDENCE = 2.5
 """A difference counts when it exceeds its own noise by this factor."""
 NOTHING_IN_COMMON = 0.5
@@ -49,14 +49,14 @@ class Cut:
 
 
 def choose_cut(condensed: Floats, tree: Tree, candidates: Sequence[Candidate], *, by_noise: bool) -> Cut:
-    """Cut by noise where distances have a zero that means something, and otherwise on the plateau of the loss."""
+    """Cut by noise where zero means "as far apart as chance makes them", and otherwise on the plateau of the loss."""
     if by_noise:
         cut = cut_by_noise(condensed, tree)
         apart = tree.heights[tree.heights > cut.alpha]
         if cut.clusters <= (tree.clients + 1) // 2 or apart.min() > NOTHING_IN_COMMON:
             return cut
-    # Most are alone, and yet have much in common: no groups in sight. Then few clusters at a low loss are all one can
-    # ask for.
+    # By noise most clients would be alone although they have much in common: no groups in sight. Then take the best of
+    # a few large clusters.
     chosen = choose_on_plateau(candidates, most=max(1, int(np.sqrt(tree.clients))) if by_noise else None)
     low, high = range_of(condensed)
     alpha = low + chosen.alpha * (high - low)
@@ -86,7 +86,7 @@ def clustering_loss(distances: Floats, labels: Labels, balance: float = 0.01, ga
     return float(within.sum() + balance * small)
 
 
-def search(distances: Floats, tree: Tree, alphas: Sequence[float] = ALPHAS) -> list[Candidate]:
+def search_thresholds(distances: Floats, tree: Tree, alphas: Sequence[float] = ALPHAS) -> list[Candidate]:
     """Algorithm 3's records: every threshold with its clusters and loss."""
     records: dict[int, Candidate] = {}
     found = []
@@ -99,12 +99,12 @@ def search(distances: Floats, tree: Tree, alphas: Sequence[float] = ALPHAS) -> l
     return found
 
 
-def search_scaled(condensed: Floats, tree: Tree) -> list[Candidate]:
+def search_scaled_thresholds(condensed: Floats, tree: Tree) -> list[Candidate]:
     """The search over the paper's grid of thresholds, with distances and merges scaled to [0, 1] as it takes them."""
     low, high = range_of(condensed)
-    steps = tree.steps.copy()
-    steps[:, 2] = (steps[:, 2] - low) / max(high - low, 1e-30)
-    return search(square(min_max(condensed)), Tree(steps, tree.clients, 0.0), ALPHAS)
+    merges = tree.merges.copy()
+    merges[:, 2] = (merges[:, 2] - low) / max(high - low, 1e-30)
+    return search_thresholds(square(min_max(condensed)), Tree(merges, tree.clients, 0.0), ALPHAS)
 
 
 def range_of(condensed: Floats) -> tuple[float, float]:
@@ -140,37 +140,39 @@ def choose_on_plateau(candidates: Sequence[Candidate], most: int | None = None) 
 # Cutting by noise ----------------------------------------------------------------------------------------------------
 
 
-def noise_of(condensed: Floats) -> float:
-    """The scatter of distances between like clients: the root mean square of those below zero.
+def estimate_noise(condensed: Floats) -> float:
+    """The spread of distances between clients of one group: the root mean square of those below zero.
 
-    >>> noise_of(np.array([-1.0, 1.0, 50.0, -1.0], np.float32))
+    >>> estimate_noise(np.array([-1.0, 1.0, 50.0, -1.0], np.float32))
     1.0
     """
     below = condensed[condensed < 0].astype(np.float64)
     return float(np.sqrt(np.mean(below**2))) if len(below) else 0.0
 
 
-def least_significant(noise: float, one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+def least_significant_distance(
+    noise: float, one: NDArray[np.float64], other: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """The least distance between clusters of these sizes that counts: a mean over many clients is less noisy."""
     least: NDArray[np.float64] = np.maximum(LEAST_DIFFERENCE, CONFIDENCE * noise * np.sqrt((1 / one + 1 / other) / 2))
     return least
 
 
 def cut_by_noise(condensed: Floats, tree: Tree) -> Cut:
-    """Cut where fewest clients end up on the wrong side; then a group that is not really apart joins its nearest.
+    """Cut where the fewest clients end up on the wrong side; then merge groups whose distance is within noise.
 
-    A merge above the cut that is within noise splits like clients; a merge below it that is beyond noise joins unlike
-    ones. Each is counted with the smaller of its two sides. Where several cuts are equally good, the one amid the
-    widest gap is taken, on a logarithmic scale.
+    A merge above the cut that is within noise separates clients that belong together; a merge below it that is beyond
+    noise joins clients that do not. Each is counted with the smaller of its two sides. Where several cuts are equally
+    good, the one in the middle of the widest gap is taken, on a logarithmic scale.
     """
     if tree.clients == 1:
         return Cut(np.zeros(1, np.int64), LEAST_DIFFERENCE)
-    noise = noise_of(condensed)
+    noise = estimate_noise(condensed)
     one, other = tree.sizes()
-    beyond = tree.heights >= least_significant(noise, one, other)
+    significant = tree.heights >= least_significant_distance(noise, one, other)
     affected = np.minimum(one, other)
-    joined_wrongly = np.concatenate([[0], np.cumsum(affected * beyond)])
-    split_wrongly = np.concatenate([[0], np.cumsum((affected * ~beyond)[::-1])])[::-1]
+    joined_wrongly = np.concatenate([[0], np.cumsum(affected * significant)])
+    split_wrongly = np.concatenate([[0], np.cumsum((affected * ~significant)[::-1])])[::-1]
     wrong = joined_wrongly + split_wrongly
     edges = np.maximum(np.concatenate([[0], tree.heights, [max(1.0, tree.heights[-1])]]), LEAST_DIFFERENCE)
     gaps = np.where(wrong == wrong.min(), edges[1:] / edges[:-1], 0)
@@ -178,18 +180,18 @@ def cut_by_noise(condensed: Floats, tree: Tree) -> Cut:
     alpha = float(np.sqrt(edges[done] * edges[done + 1]))
     labels = tree.cut(alpha)
     if labels.max() > 0:
-        labels = _joined(square(known(condensed)), labels, noise)
+        labels = _merge_insignificant(square(fill_unknown(condensed)), labels, noise)
     return Cut(labels, alpha)
 
 
-def _joined(distances: Floats, labels: Labels, noise: float) -> Labels:
+def _merge_insignificant(distances: Floats, labels: Labels, noise: float) -> Labels:
     """Groups merged, least apart first, until every two differ by more than noise."""
     sizes, means = cluster_means(distances, labels)
     target = np.arange(len(sizes))
     while len(sizes) > 1:
-        excess = means / least_significant(noise, sizes[:, None], sizes[None])
+        excess = means / least_significant_distance(noise, sizes[:, None], sizes[None])
         np.fill_diagonal(excess, np.inf)
-        keep, gone = sorted(int(place) for place in np.unravel_index(excess.argmin(), excess.shape))
+        keep, gone = sorted(int(index) for index in np.unravel_index(excess.argmin(), excess.shape))
         if excess[keep, gone] >= 1:
             break
         means[keep] = (sizes[keep] * means[keep] + sizes[gone] * means[gone]) / (sizes[keep] + sizes[gone])
@@ -197,4 +199,4 @@ def _joined(distances: Floats, labels: Labels, noise: float) -> Labels:
         sizes[keep] += sizes[gone]
         means, sizes = np.delete(np.delete(means, gone, 0), gone, 1), np.delete(sizes, gone)
         target = np.where(target == gone, keep, np.where(target > gone, target - 1, target))
-    return numbered(target[labels])
+    return relabel(target[labels])

@@ -4,7 +4,7 @@ Each view first groups the clients by itself, and counts for a client as much as
 paper's own ways are in `printed_fusion`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +16,12 @@ from feddag.server.cutting import Cut, cut_by_noise
 from feddag.server.similarity import Floats, class_excess, counts_of, data_excess, gradient_excess
 
 VIEWS = ("classes", "data", "gradient")
-SILENT_BELOW = 0.5  # a view that is less than half as clear as the clearest is not heard
-MUDDLED_BELOW = 0.9  # silhouette of the groups by several views, as a share of the best by one of them
-LEAST_WEIGHT = 1e-3  # where no view is clear, all count the same
+LEAST_CLARITY_RATIO = 0.5
+"""A view that is less than half as clear as the clearest is ignored."""
+LEAST_SILHOUETTE_RATIO = 0.9
+"""The silhouette that several views must reach together, as a share of the best that one of them reaches alone."""
+LEAST_WEIGHT = 1e-3
+"""Added to every clarity, so that all views count the same where none is clear."""
 
 
 def views_of(
@@ -35,7 +38,7 @@ def views_of(
 
 
 @dataclass(frozen=True)
-class Fusion:
+class FusedDistances:
     """One distance per pair, and how much each view counted for each client (rows sum to 1)."""
 
     distances: Floats
@@ -44,38 +47,44 @@ class Fusion:
     """The grouping that each view gave by itself."""
 
 
-def fused(views: Mapping[str, Floats], linkage: Linkage = "average", muddled_below: float = MUDDLED_BELOW) -> Fusion:
+def fuse_by_clarity(
+    views: Mapping[str, Floats], linkage: Linkage = "average", least_silhouette_ratio: float = LEAST_SILHOUETTE_RATIO
+) -> FusedDistances:
     """The mean of the views, each weighted by how clearly it groups the two clients; a view that is nan is left out.
 
-    Views may be clear about different things, and together show the finer groups. Where they only blur each other, as
-    domains and the classes that small clients happen to hold do, the clearest view decides alone
-    (`muddled_below = 0`: never).
+    Views may be clear about different things, and together show the finer groups. Or they only blur each other, as
+    domains and the classes that small clients happen to hold do. So where the mean silhouette of the fused groups is
+    less than `least_silhouette_ratio` times that of the best single view, the clearest view decides alone.
     """
     cuts = {name: cut_by_noise(view, build_tree(view, linkage)) for name, view in views.items()}
-    clear = {name: clarity(view, cuts[name].labels) for name, view in views.items()}
-    best = max(clear, key=lambda name: float(clear[name].mean()))
-    least = SILENT_BELOW * clear[best].mean()
-    heard = {name: value + LEAST_WEIGHT for name, value in clear.items() if value.mean() >= least}
-    weights = _shares(heard, views)
+    clarities = {name: clarity(view, cuts[name].labels) for name, view in views.items()}
+    clearest = max(clarities, key=lambda name: float(clarities[name].mean()))
+    least = LEAST_CLARITY_RATIO * clarities[clearest].mean()
+    active_views = {name: value + LEAST_WEIGHT for name, value in clarities.items() if value.mean() >= least}
+    weights = _normalised(active_views, views)
     distances = blend(views, weights)
-    if len(heard) > 1 and muddled_below > 0:
+    if len(active_views) > 1 and least_silhouette_ratio > 0:
         together = silhouettes(distances, cut_by_noise(distances, build_tree(distances, linkage)).labels).mean()
-        alone = max(silhouettes(views[name], cuts[name].labels).mean() for name in heard)
-        if together < muddled_below * alone:
-            weights = _shares({best: heard[best]}, views)
+        alone = max(silhouettes(views[name], cuts[name].labels).mean() for name in active_views)
+        if together < least_silhouette_ratio * alone:
+            weights = _normalised({clearest: active_views[clearest]}, views)
             distances = blend(views, weights)
-    return Fusion(distances, weights, cuts)
+    return FusedDistances(distances, weights, cuts)
 
 
-def _shares(heard: Mapping[str, NDArray[np.float64]], views: Mapping[str, Floats]) -> dict[str, NDArray[np.float64]]:
-    total = np.sum(list(heard.values()), axis=0)
-    return {name: heard[name] / total if name in heard else np.zeros_like(total) for name in views}
+def _normalised(
+    active_views: Mapping[str, NDArray[np.float64]], names: Iterable[str]
+) -> dict[str, NDArray[np.float64]]:
+    """Weights that sum to 1 for each client; 0 for the views that are not active."""
+    total = np.sum(list(active_views.values()), axis=0)
+    return {name: active_views[name] / total if name in active_views else np.zeros_like(total) for name in names}
 
 
 def blend(views: Mapping[str, Floats], weights: Mapping[str, NDArray[np.float64]]) -> Floats:
     """The weighted mean of the views; a pair's weight is the mean of its two clients'.
 
-    A pair that no heard view knows is at distance 0: such pairs are then kept apart, or not, by what others say.
+    A pair that no active view can compare is at distance 0: whether it ends up in one group is then decided by the
+    distances of the two to everybody else.
 
     >>> views = {"a": np.array([1.0], np.float32), "b": np.array([0.0], np.float32)}
     >>> blend(views, {"a": np.array([1.0, 0.5]), "b": np.array([0.0, 0.5])}).tolist()

@@ -10,13 +10,19 @@ from numpy.typing import NDArray
 from feddag.client.signature import Signature
 from feddag.errors import FeddagError
 from feddag.rng import rng
-from feddag.server.checks import check_alike, check_distances, check_options, check_views, one_of
+from feddag.server.checks import check_alike, check_distances, check_options, check_views, client_names, one_of
 from feddag.server.clustering import Labels, Linkage, Tree, build_tree
 from feddag.server.complement import Alignment, ComplementGraph, complement_graph
-from feddag.server.cutting import Candidate, choose_cut, least_significant, noise_of, search_scaled
-from feddag.server.fusion import MUDDLED_BELOW, VIEWS, fused, views_of
-from feddag.server.newcomers import Row, compared_members, nearest_group, row_as_printed, row_by_clarity
-from feddag.server.printed_fusion import printed
+from feddag.server.cutting import (
+    Candidate,
+    choose_cut,
+    estimate_noise,
+    least_significant_distance,
+    search_scaled_thresholds,
+)
+from feddag.server.fusion import LEAST_SILHOUETTE_RATIO, VIEWS, fuse_by_clarity, views_of
+from feddag.server.newcomers import Row, compared_members, nearest_cluster, row_as_printed, row_by_clarity
+from feddag.server.printed_fusion import fuse_as_printed
 from feddag.server.similarity import Floats, square, usual_noise
 
 Fusion = Literal["clarity", "mlp", "projected", "data", "gradient", "stacked"]
@@ -41,7 +47,7 @@ class Grouping:
     weights_: dict[str, NDArray[np.float64]]
     """How much each view counted for each client."""
     noise_: float
-    """The scatter of distances between like clients."""
+    """The spread of distances between clients of one group, estimated; 0 where they do not allow it."""
     graph_: ComplementGraph | None
     """Which group can teach which; None for precomputed distances."""
     signatures: Sequence[Signature] = field(default=(), repr=False)
@@ -65,25 +71,25 @@ class Grouping:
     def assign(self, newcomer: Signature) -> int | None:
         """The group for a client that was not there before; None if it is unlike every group (Algorithm 4).
 
-        Nobody else is moved. The newcomer's own view weights say how clearly each view places it among the groups.
+        No other client is moved. A view counts for the newcomer as much as it tells the groups apart for it.
         """
         members = compared_members(self.labels_)
         row = self._row(newcomer, members)
         sizes = np.unique(self.labels_, return_counts=True)[1].astype(float)
         reach = np.full(len(sizes), self.threshold_)
         if self.fusion == "clarity":
-            reach = np.maximum(reach, least_significant(self.noise_, np.ones(len(sizes)), sizes))
-        return nearest_group(row.distances, self.labels_[members], reach)
+            reach = np.maximum(reach, least_significant_distance(self.noise_, np.ones(len(sizes)), sizes))
+        return nearest_cluster(row.distances, self.labels_[members], reach)
 
-    def joined_by(self, newcomer: Signature, label: int) -> "Grouping":
-        """The same groups with one more member (or one more group), as later newcomers find them.
+    def joined_by(self, newcomer: Signature, cluster: int) -> "Grouping":
+        """The same groups with one more member (or one more group), for placing later newcomers.
 
         Distances, tree and candidates stay those of the clients that were grouped together.
         """
         weights = self._row(newcomer, compared_members(self.labels_)).weights
         return replace(
             self,
-            labels_=np.append(self.labels_, label),
+            labels_=np.append(self.labels_, cluster),
             weights_={name: np.append(old, weights[name]) for name, old in self.weights_.items()},
             signatures=(*self.signatures, newcomer),
         )
@@ -97,9 +103,9 @@ class Grouping:
         founders = self.tree_.clients
         if self.fusion != "clarity":
             return row_as_printed(everyone, self.fusion, self.delta, self.signatures[:founders], self.ranges_)
-        heard = [name for name, weights in self.weights_.items() if weights[:founders].any()]
-        of_members = {name: weights[members] for name, weights in self.weights_.items()}
-        return row_by_clarity(everyone, self.labels_[members], of_members, heard, self.usual_noise_)
+        active_views = [name for name, weights in self.weights_.items() if weights[:founders].any()]
+        member_weights = {name: weights[members] for name, weights in self.weights_.items()}
+        return row_by_clarity(everyone, self.labels_[members], member_weights, active_views, self.usual_noise_)
 
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays and numbers, for a report."""
@@ -108,7 +114,7 @@ class Grouping:
             "threshold": self.threshold_,
             "noise": self.noise_,
             "distances": self.distances_,
-            "merges": self.tree_.steps,
+            "merges": self.tree_.merges,
             "candidates": np.array([[c.alpha, c.clusters, c.loss] for c in self.candidates_]),
             "views": dict(self.views_),
             "weights": dict(self.weights_),
@@ -125,7 +131,7 @@ def group(
     sources: int = 2,
     alignment: Alignment = "affinity",
     delta: float = 0.5,
-    muddled_below: float = MUDDLED_BELOW,
+    least_silhouette_ratio: float = LEAST_SILHOUETTE_RATIO,
     seed: int = 0,
     names: Sequence[str] | None = None,
 ) -> Grouping:
@@ -133,8 +139,8 @@ def group(
 
     `fusion = "clarity"` is the default described in docs/grouping.md, over the given `views`; "mlp" and "projected"
     are the paper's, "data" and "gradient" its single views, "stacked" PACFL's signal: these cut by the plateau of the
-    paper's loss. Where the groups of the fused views stand apart less than `muddled_below` times those of the best
-    single view, the clearest view decides alone. `names` name the clients in messages.
+    paper's loss. Where the silhouette of the groups by fused views is less than `least_silhouette_ratio` times that of
+    the best single view, the clearest view decides alone (0: never). `names` name the clients in messages.
 
     >>> from feddag.client.signature import signature
     >>> draw = np.random.default_rng(0)
@@ -144,16 +150,14 @@ def group(
     [0, 1, 0, 1]
     """
     one_of("fusion", fusion, FUSIONS)
-    check_options(linkage, alignment, sources, delta, muddled_below)
-    names = [str(number) for number in range(len(signatures))] if names is None else list(names)
-    if len(names) != len(signatures):
-        raise FeddagError(f"there are {len(names)} names for {len(signatures)} clients")
+    check_options(linkage, alignment, sources, delta, least_silhouette_ratio)
+    names = client_names(names, len(signatures))
     if isinstance(signatures, np.ndarray):
         return _of_matrix(signatures, linkage, names)
     check_alike(signatures, names)
     check_views(fusion, views, updates=bool(len(signatures[0].update)))
     if fusion == "clarity":
-        found = _by_clarity(signatures, views, linkage, muddled_below)
+        found = _by_clarity(signatures, views, linkage, least_silhouette_ratio)
     else:
         found = _as_printed(signatures, fusion, linkage, delta, seed)
     graph = complement_graph(signatures, found.labels_, sources, alignment, rng(seed, "complement"))
@@ -168,16 +172,16 @@ def group(
 
 
 def _by_clarity(
-    signatures: Sequence[Signature], views: Sequence[str], linkage: Linkage, muddled_below: float
+    signatures: Sequence[Signature], views: Sequence[str], linkage: Linkage, least_silhouette_ratio: float
 ) -> Grouping:
     seen = views_of(signatures, tuple(views))
-    fusion = fused(seen, linkage, muddled_below)
-    found = _of_distances(fusion.distances, linkage, by_noise=True)
-    return replace(found, views_=seen, weights_=fusion.weights, noise_=noise_of(fusion.distances))
+    made = fuse_by_clarity(seen, linkage, least_silhouette_ratio)
+    found = _of_distances(made.distances, linkage, by_noise=True)
+    return replace(found, views_=seen, weights_=made.weights, noise_=estimate_noise(made.distances))
 
 
 def _as_printed(signatures: Sequence[Signature], fusion: str, linkage: Linkage, delta: float, seed: int) -> Grouping:
-    made = printed(signatures, fusion, delta, seed)
+    made = fuse_as_printed(signatures, fusion, delta, seed)
     found = _of_distances(made.distances, linkage, by_noise=False)
     return replace(found, views_=made.views, weights_=made.weights, ranges_=made.ranges)
 
@@ -191,8 +195,8 @@ def _of_matrix(matrix: NDArray[Any], linkage: Linkage, names: Sequence[str]) -> 
 
 
 def _of_distances(distances: Floats, linkage: Linkage, *, by_noise: bool) -> Grouping:
-    """The groups that these distances give by themselves; whoever knows what they were made of adds that."""
+    """The groups that these distances give; what the distances were made of is added by the caller."""
     tree = build_tree(distances, linkage)
-    candidates = search_scaled(distances, tree)
+    candidates = search_scaled_thresholds(distances, tree)
     cut = choose_cut(distances, tree, candidates, by_noise=by_noise)
     return Grouping(cut.labels, cut.alpha, candidates, tree, distances, {}, {}, 0.0, None)

@@ -1,4 +1,4 @@
-"""Where a client belongs that was not there when the groups were found: its distances to some members of each group.
+"""Which group a client belongs to that was not there when the groups were found, by its distances to their members.
 
 Nothing that the others were grouped by moves: usual noises, scales and everybody else's weights stay as they were.
 """
@@ -12,64 +12,66 @@ from numpy.typing import NDArray
 from feddag.client.signature import Signature
 from feddag.server.clustering import Labels
 from feddag.server.fusion import LEAST_WEIGHT, blend, views_of
-from feddag.server.printed_fusion import GATED, angles_of, gate_of_newcomer
+from feddag.server.printed_fusion import GATED_FUSIONS, angles_of, newcomer_gate
 from feddag.server.similarity import Floats, square
 
-COMPARED = 50  # members of a group that a newcomer is compared with
+MEMBERS_COMPARED = 50  # a newcomer is compared with so many members of each cluster, at most
 
 
 @dataclass(frozen=True)
 class Row:
-    """A newcomer's distances to those it was compared with, and how much each view counts for it."""
+    """A newcomer's distances to the members it was compared with, and the weight that each view has for it."""
 
     distances: Floats
     weights: dict[str, float]
 
 
-def compared_members(labels: Labels) -> Labels:
-    """The first members of every group: to know a group it is enough to be compared with some of it.
+def compared_members(cluster_labels: Labels) -> Labels:
+    """The clients that stand for their clusters: the first few of each.
 
     >>> compared_members(np.array([1, 0, 1, 0])).tolist()
     [1, 3, 0, 2]
     """
-    return np.concatenate([np.flatnonzero(labels == group)[:COMPARED] for group in np.unique(labels)])
+    clusters = np.unique(cluster_labels)
+    return np.concatenate([np.flatnonzero(cluster_labels == cluster)[:MEMBERS_COMPARED] for cluster in clusters])
 
 
-def nearest_group(distances: Floats, groups: Labels, reach: NDArray[np.float64]) -> int | None:
-    """The group that the newcomer is deepest inside of, by its mean distance; None if it is within reach of none.
+def nearest_cluster(distances: Floats, cluster_labels: Labels, reach: NDArray[np.float64]) -> int | None:
+    """The cluster whose mean distance is farthest below its reach; None where no cluster is within reach.
 
-    >>> nearest_group(np.array([0.1, 0.3, 0.9]), np.array([0, 0, 1]), np.array([0.25, 0.25]))
+    >>> nearest_cluster(np.array([0.1, 0.3, 0.9]), np.array([0, 0, 1]), np.array([0.25, 0.25]))
     0
     """
-    numbers = np.unique(groups)
-    means = np.array([distances[groups == group].mean() for group in numbers])
+    clusters = np.unique(cluster_labels)
+    means = np.array([distances[cluster_labels == cluster].mean() for cluster in clusters])
     best = int((means - reach).argmin())
-    return int(numbers[best]) if means[best] <= reach[best] else None
+    return int(clusters[best]) if means[best] <= reach[best] else None
 
 
 def row_by_clarity(
     everyone: Sequence[Signature],
-    groups: Labels,
+    cluster_labels: Labels,
     weights: Mapping[str, NDArray[np.float64]],
-    heard: Sequence[str],
+    active_views: Sequence[str],
     usual: NDArray[np.float64] | None,
 ) -> Row:
-    """The last client's distances to the others; a view counts as much as it tells the groups apart for it.
+    """The last client's distances to the others; a view counts as much as it tells the clusters apart for it.
 
-    `groups` and `weights` (by view) are those of the others, and `heard` are the views that counted for any of them.
+    `cluster_labels` and `weights` (by view) are those of the others. `active_views` are the views that counted for any
+    of the clients that were grouped.
     """
     rows = {name: square(view)[-1, :-1] for name, view in views_of(everyone, tuple(weights), usual).items()}
-    if np.isnan([rows[name] for name in heard]).all():  # it shares no class with anybody: other views may know that
-        heard = list(rows)
-    own = {name: _clarity_of_newcomer(row, groups) + LEAST_WEIGHT for name, row in rows.items() if name in heard}
+    # It may share no class with anybody: then the other views are asked too.
+    active = list(rows) if np.isnan([rows[name] for name in active_views]).all() else active_views
+    own = {name: _clarity_of_newcomer(rows[name], cluster_labels) + LEAST_WEIGHT for name in rows if name in active}
     total = sum(own.values())
     shares = {name: np.append(weights[name], own.get(name, 0.0) / total) for name in rows}
-    pairs = {name: _only_last(row, len(groups)) for name, row in rows.items()}
+    pairs = {name: _only_last(row, len(cluster_labels)) for name, row in rows.items()}
     distances = square(blend(pairs, shares))[-1, :-1]
-    unknown = np.all([np.isnan(rows[name]) for name in heard], axis=0)
-    for group in np.unique(groups):
-        if unknown[groups == group].all():
-            distances[groups == group] = np.inf
+    unknown = np.all([np.isnan(rows[name]) for name in active], axis=0)
+    for cluster in np.unique(cluster_labels):
+        if unknown[cluster_labels == cluster].all():
+            distances[cluster_labels == cluster] = np.inf
     return Row(distances, {name: float(value[-1]) for name, value in shares.items()})
 
 
@@ -85,15 +87,16 @@ def row_as_printed(
     for name, view in angles_of(everyone, fusion, delta, founders).items():
         low, high = ranges[name]
         rows[name] = (square(view)[-1, :-1] - low) / np.float32(high - low or 1.0)
-    if fusion not in GATED:
+    if fusion not in GATED_FUSIONS:
         return Row(rows[fusion], {})
-    gate = gate_of_newcomer(rows["gradient"], rows["data"])
+    gate = newcomer_gate(rows["gradient"], rows["data"])
     return Row(gate * rows["gradient"] + (1 - gate) * rows["data"], {"gradient": gate, "data": 1 - gate})
 
 
-def _clarity_of_newcomer(row: Floats, groups: Labels) -> float:
-    """How much nearer the nearest group is than the next, in one view: a silhouette of one."""
-    means = [np.nanmean(row[groups == g]) for g in np.unique(groups) if not np.isnan(row[groups == g]).all()]
+def _clarity_of_newcomer(row: Floats, cluster_labels: Labels) -> float:
+    """How much nearer the nearest cluster is than the next, in one view: the silhouette of one client."""
+    by_cluster = [row[cluster_labels == cluster] for cluster in np.unique(cluster_labels)]
+    means = [np.nanmean(distances) for distances in by_cluster if not np.isnan(distances).all()]
     if len(means) < 2:
         return 0.0
     near, next_one = np.maximum(np.sort(means)[:2], 0)

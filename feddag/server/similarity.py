@@ -17,8 +17,8 @@ from feddag.client.signature import Signature
 
 Floats = NDArray[np.float32]
 RIGHT_ANGLE = 90.0
-BLOCK, WIDTH = 256, 1024  # so many clients are compared with so many others at once
-TRUSTED = 20.0  # samples of a class from which a client's own noise outweighs what is usual for the class
+BLOCK, WIDTH = 256, 1024  # rows and columns of the blocks in which pairs are compared
+NOISE_PRIOR_SAMPLES = 20.0  # with more samples of a class, a client's own noise outweighs what is usual for the class
 
 
 def square(condensed: Floats) -> Floats:
@@ -66,7 +66,7 @@ def data_angles(
         for label, mine, theirs in _shared_classes(counts, rows, others):
             affinity = largest_cosines(vectors_of(signatures, label, mine), vectors_of(signatures, label, theirs))
             ratio = quantity_ratio(counts[mine, label, None], counts[None, theirs, label])
-            total[_at(mine, rows, theirs, others)] += degrees(affinity) * torch.from_numpy(scale(ratio))
+            total[_block_index(mine, rows, theirs, others)] += degrees(affinity) * torch.from_numpy(scale(ratio))
         return total.div_(counts.shape[1])
 
     return _pairs(len(counts), weighted)
@@ -148,7 +148,7 @@ def data_excess(signatures: Sequence[Signature], usual: NDArray[np.float64] | No
     The principal vectors of a class, each as long as the root of its eigenvalue, are its second moment; the cosine of
     two moments is the sum of squared inner products. Unlike Eq. 4's smallest angle it does not jump when two
     eigenvalues are near. Two samples of *one* distribution have a cosine of about the root of the product of their
-    reliabilities. A pair that shares no class is nan: this view has nothing to say about it.
+    reliabilities. A pair that shares no class is nan: it cannot be compared in this view.
     """
     counts = counts_of(signatures)
     reliability = torch.from_numpy(reliabilities(signatures, usual))
@@ -159,7 +159,7 @@ def data_excess(signatures: Sequence[Signature], usual: NDArray[np.float64] | No
         for label, mine, theirs in _shared_classes(counts, rows, others):
             affinity = _sum_of_squares(vectors_of(signatures, label, mine), vectors_of(signatures, label, theirs))
             trust = reliability[mine, label, None] * reliability[None, theirs, label]
-            at = _at(mine, rows, theirs, others)
+            at = _block_index(mine, rows, theirs, others)
             total[at] += (degrees(affinity) - degrees(trust.sqrt())) * trust
             weight[at] += trust
         return total / weight / RIGHT_ANGLE  # 0 / 0 is nan
@@ -188,16 +188,16 @@ def usual_noise(signatures: Sequence[Signature]) -> NDArray[np.float64]:
 
 
 def reliabilities(signatures: Sequence[Signature], usual: NDArray[np.float64] | None = None) -> Floats:
-    """Clients x classes: each client's own estimate, leaning the more on what is usual the fewer samples it has.
+    """Clients x classes: each client's own estimate, shrunk towards what is usual, more so the fewer samples it has.
 
     A class seen once has no estimate and takes the usual noise, by default that of these clients.
     """
     usual = usual_noise(signatures) if usual is None else usual
     counts = counts_of(signatures).astype(np.float64)
     noise, known = _noise(signatures)
-    lean = np.where(known, counts / (counts + TRUSTED), 0.0)
-    mixed = np.exp(lean * np.log(np.where(known, noise, 1.0)) + (1 - lean) * np.log(usual))
-    trusted: Floats = np.where(counts > 0, counts / (counts + mixed), 0).astype(np.float32)
+    own_share = np.where(known, counts / (counts + NOISE_PRIOR_SAMPLES), 0.0)
+    shrunk = np.exp(own_share * np.log(np.where(known, noise, 1.0)) + (1 - own_share) * np.log(usual))
+    trusted: Floats = np.where(counts > 0, counts / (counts + shrunk), 0).astype(np.float32)
     return trusted
 
 
@@ -227,16 +227,18 @@ def _shared_classes(
             yield label, mine, theirs
 
 
-def _at(mine: NDArray[np.int64], rows: slice, theirs: NDArray[np.int64], others: slice) -> tuple[Tensor | slice, ...]:
-    """Where a block has the values of these clients; the whole of it, without copying, if they are all of it."""
+def _block_index(
+    mine: NDArray[np.int64], rows: slice, theirs: NDArray[np.int64], others: slice
+) -> tuple[Tensor | slice, ...]:
+    """Where these clients stand in a block; a slice, which copies nothing, if they are all of it."""
     if len(mine) == rows.stop - rows.start and len(theirs) == others.stop - others.start:
         return (slice(None),)
     return torch.from_numpy(mine - rows.start)[:, None], torch.from_numpy(theirs - others.start)[None]
 
 
-def vectors_of(signatures: Sequence[Signature], label: int, clients: NDArray[np.int64]) -> Tensor:
+def vectors_of(signatures: Sequence[Signature], class_label: int, clients: NDArray[np.int64]) -> Tensor:
     """Clients x p x features: these clients' vectors of one class."""
-    return torch.from_numpy(np.stack([signatures[client].vectors[label] for client in clients.tolist()]))
+    return torch.from_numpy(np.stack([signatures[client].vectors[class_label] for client in clients.tolist()]))
 
 
 def _sum_of_squares(rows: Tensor, others: Tensor) -> Tensor:
@@ -271,7 +273,7 @@ def _cosines(signatures: Sequence[Signature], rows: slice, others: slice) -> Ten
 
 
 def degrees(cosines: Tensor) -> Tensor:
-    """Angles; what is within rounding of no angle is none, or min-max would make structure of it."""
+    """Angles. One that is within rounding error of 0 is 0: min-max scaling would make structure of rounding errors."""
     return torch.rad2deg(torch.arccos(cosines.clamp(-1, 1))).masked_fill_(cosines > 1 - 1e-6, 0.0)
 
 
@@ -286,7 +288,7 @@ def _pairs(population: int, distance: Callable[[slice, slice], Tensor]) -> Float
             for first in range(rows.start, rows.stop):
                 later = max(first + 1, others.start)
                 if later < others.stop:
-                    place = first * population - first * (first + 1) // 2 - first - 1  # of (first, 0), were it there
+                    offset = first * population - first * (first + 1) // 2 - first - 1  # where (first, 0) would be
                     values = block[first - rows.start, later - others.start :]
-                    condensed[place + later : place + others.stop] = values
+                    condensed[offset + later : offset + others.stop] = values
     return condensed

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from feddag.server.clustering import build_tree, clarity, cluster_means, known
+from feddag.server.clustering import build_tree, clarity, cluster_means, fill_unknown
 from feddag.server.cutting import cut_by_noise
 from tests.server.made import on_a_line
 
@@ -33,9 +33,9 @@ def test_heights_below_zero_are_kept() -> None:
     assert tree.cut(-0.6).tolist() == [0, 1, 2] and tree.cut(0).tolist() == [0, 0, 1]
 
 
-def test_unknown_distances_lean_neither_way() -> None:
-    assert known(np.array([1, np.nan, 3], np.float32)).tolist() == [1, 2, 3]
-    assert known(np.full(3, np.nan, np.float32)).tolist() == [0, 0, 0]
+def test_unknown_distances_become_the_mean_of_the_known() -> None:
+    assert fill_unknown(np.array([1, np.nan, 3], np.float32)).tolist() == [1, 2, 3]
+    assert fill_unknown(np.full(3, np.nan, np.float32)).tolist() == [0, 0, 0]
     assert build_tree(np.array([1, np.nan, 3], np.float32)).heights.tolist() == [1, 2.5]
 
 

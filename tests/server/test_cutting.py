@@ -5,18 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feddag.server.clustering import build_tree, numbered
+from feddag.server.clustering import build_tree, relabel
 from feddag.server.cutting import (
     ALPHAS,
     LEAST_DIFFERENCE,
     Candidate,
-    _joined,
+    _merge_insignificant,
     choose_on_plateau,
     clustering_loss,
     cut_by_noise,
-    least_significant,
-    noise_of,
-    search,
+    estimate_noise,
+    least_significant_distance,
+    search_thresholds,
 )
 from tests.server.made import condensed, same_partition
 
@@ -50,7 +50,7 @@ def test_loss_of_the_extremes() -> None:
 def test_the_search_records_every_threshold() -> None:
     distances = two_groups(0.1, 1.0)
     square = np.where(np.eye(6) > 0, 0, np.where(np.repeat([0, 1], 3)[:, None] == np.repeat([0, 1], 3), 0.1, 1.0))
-    found = search(square.astype(np.float32), build_tree(distances), (0.05, 0.5, 1.0))
+    found = search_thresholds(square.astype(np.float32), build_tree(distances), (0.05, 0.5, 1.0))
     assert [(item.alpha, item.clusters) for item in found] == [(0.05, 6), (0.5, 2), (1.0, 1)]
     # two clusters: twice 6 * 0.1 / 9; one: (12 * 0.1 + 18 * 1) / 36
     np.testing.assert_allclose([item.loss for item in found], [0.01, 0.4 / 3 + 0.01, 19.2 / 36 + 0.01], atol=1e-6)
@@ -93,14 +93,14 @@ def test_no_plateau_ties_and_a_bound() -> None:
 
 
 def test_noise_is_read_from_distances_below_zero() -> None:
-    assert noise_of(np.array([-0.3, 0.4, -0.4, np.nan, 7], np.float32)) == pytest.approx(np.sqrt(0.125))
-    assert noise_of(np.array([0, 1], np.float32)) == 0
+    assert estimate_noise(np.array([-0.3, 0.4, -0.4, np.nan, 7], np.float32)) == pytest.approx(np.sqrt(0.125))
+    assert estimate_noise(np.array([0, 1], np.float32)) == 0
 
 
 def test_larger_clusters_are_told_apart_at_smaller_distances() -> None:
     sizes = np.array([1.0, 4.0, 10_000.0])
     # 2.5 * 0.1 * sqrt((1/n + 1/n) / 2): 0.25, 0.125 and 0.0025, but never less than 3 of 90 degrees
-    np.testing.assert_allclose(least_significant(0.1, sizes, sizes), [0.25, 0.125, 1 / 30])
+    np.testing.assert_allclose(least_significant_distance(0.1, sizes, sizes), [0.25, 0.125, 1 / 30])
 
 
 def test_two_groups_and_the_threshold_between_them() -> None:
@@ -136,9 +136,9 @@ def test_groups_that_are_not_really_apart_are_joined() -> None:
     group = np.repeat([0, 1, 2], [4, 4, 1])
     between = np.array([[0, 0.5, 0.02], [0.5, 0, 0.4], [0.02, 0.4, 0]])
     distances = between[np.ix_(group, group)].astype(np.float32)
-    assert _joined(distances, group, noise=0.0).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 0]
+    assert _merge_insignificant(distances, group, noise=0.0).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 0]
     # With noise 0.6, 4 against 4 clients differ from 2.5 * 0.6 * 0.5 = 0.75 on: all is one
-    assert _joined(distances, group, noise=0.6).tolist() == [0] * 9
+    assert _merge_insignificant(distances, group, noise=0.6).tolist() == [0] * 9
 
 
 # Properties -----------------------------------------------------------------------------------------------------------
@@ -156,4 +156,4 @@ def test_the_order_of_clients_does_not_change_the_groups(sizes, seed) -> None:
     found, again = (cut_by_noise(item, build_tree(item)).labels for item in (plain, moved))
     assert same_partition(found[order], again)
     assert sorted(set(found.tolist())) == list(range(found.max() + 1))  # a partition, numbered without gaps
-    assert numbered(found).tolist() == found.tolist()  # in the order of first members
+    assert relabel(found).tolist() == found.tolist()  # in the order of first members

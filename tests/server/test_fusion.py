@@ -1,10 +1,10 @@
-"""The fusion that hears a view as far as it is clear."""
+"""Fusion in which a view counts as much as it is clear."""
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feddag.server.fusion import blend, fused
+from feddag.server.fusion import blend, fuse_by_clarity
 from tests.server.made import condensed
 
 
@@ -20,9 +20,9 @@ def test_a_view_that_is_unknown_is_left_out() -> None:
     np.testing.assert_allclose(blend(views, weights), [0.8, 0.3, 0], atol=1e-6)
 
 
-def test_a_view_without_groups_is_silent() -> None:
+def test_a_view_without_groups_does_not_count() -> None:
     views = {"clear": grouped([0] * 4 + [1] * 4), "flat": np.zeros(28, np.float32)}
-    found = fused(views)
+    found = fuse_by_clarity(views)
     np.testing.assert_array_equal(found.weights["clear"], 1)
     np.testing.assert_array_equal(found.weights["flat"], 0)
     np.testing.assert_array_equal(found.distances, views["clear"])
@@ -31,7 +31,7 @@ def test_a_view_without_groups_is_silent() -> None:
 
 def test_views_that_are_clear_about_different_things_both_count() -> None:
     one, other = [0] * 6 + [1] * 6, [0, 1] * 6
-    found = fused({"one": grouped(one), "other": grouped(other)})
+    found = fuse_by_clarity({"one": grouped(one), "other": grouped(other)})
     np.testing.assert_allclose(found.weights["one"], 0.5)
     # alike in both: 0; in one of them: half of 0.6; in none: 0.6
     table = np.zeros((12, 12))
@@ -40,13 +40,13 @@ def test_views_that_are_clear_about_different_things_both_count() -> None:
 
 
 def test_where_no_view_is_clear_all_count_the_same() -> None:
-    found = fused({"one": np.zeros(3, np.float32), "other": np.full(3, 0.02, np.float32)})
+    found = fuse_by_clarity({"one": np.zeros(3, np.float32), "other": np.full(3, 0.02, np.float32)})
     np.testing.assert_allclose(found.weights["one"], 0.5)
     np.testing.assert_allclose(found.distances, 0.01)
 
 
 def test_one_client() -> None:
-    found = fused({"one": np.zeros(0, np.float32)})
+    found = fuse_by_clarity({"one": np.zeros(0, np.float32)})
     assert found.distances.shape == (0,) and found.weights["one"].tolist() == [1]
 
 
@@ -57,7 +57,7 @@ def test_every_clients_weights_sum_to_one(clients, unknown, seed) -> None:
     pairs = clients * (clients - 1) // 2
     views = {name: draw.normal(0.2, 0.3, pairs).astype(np.float32) for name in ("a", "b", "c")}
     views["b"][draw.random(pairs) < unknown] = np.nan
-    found = fused(views)
+    found = fuse_by_clarity(views)
     np.testing.assert_allclose(sum(found.weights.values()), np.ones(clients))
     assert np.isfinite(found.distances).all()
 
@@ -79,9 +79,9 @@ def test_views_that_blur_each_other_are_not_averaged() -> None:
     domains, lacking = np.arange(40) % 2, np.repeat([0, 1, 2, 3], [22, 6, 6, 6])
     data = grouped(domains.tolist(), 0.4) + draw.normal(0, 0.08, 780).astype(np.float32)
     classes = condensed(0.15 * np.abs(lacking[:, None] - lacking)) + draw.normal(0, 0.02, 780).astype(np.float32)
-    found = fused({"data": data, "classes": classes})
+    found = fuse_by_clarity({"data": data, "classes": classes})
     assert found.cuts["data"].clusters == 2 and found.cuts["classes"].clusters == 4  # both are clear by themselves
     assert found.weights["data"].all() and not found.weights["classes"].any()
     np.testing.assert_allclose(found.distances, data, rtol=1e-6)
-    both = fused({"data": data, "classes": classes}, muddled_below=0.0)
+    both = fuse_by_clarity({"data": data, "classes": classes}, least_silhouette_ratio=0.0)
     assert both.weights["data"].all() and both.weights["classes"].all()

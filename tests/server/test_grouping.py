@@ -19,7 +19,7 @@ MEANS = np.random.default_rng(7).normal(size=(CLASSES, FEATURES))
 
 
 def linear_update(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The first step of a linear model from zero, with every class in equal parts: minus the slope of its loss."""
+    """The first step of a linear model from zero, with every class in equal parts: minus the gradient of its loss."""
     share = (1 / np.bincount(y, minlength=CLASSES).clip(1))[y]
     return (x.T @ ((np.eye(CLASSES)[y] - 1 / CLASSES) * share[:, None])).ravel().astype(np.float32)
 
@@ -64,7 +64,7 @@ def test_groups_of_concepts() -> None:
     draw, truth = np.random.default_rng(1), np.arange(24) % 3
     found = group([client_of_concept(draw, int(kind), int(draw.integers(60, 200))) for kind in truth])
     assert found.labels_.tolist() == truth.tolist()
-    assert not found.weights_["classes"].any()  # everyone holds every class: that view has nothing to say
+    assert not found.weights_["classes"].any()  # everyone holds every class: that view tells nobody apart
 
 
 @pytest.mark.parametrize("clients", [5, 40])
@@ -107,7 +107,7 @@ def test_a_newcomer_joins_its_group_or_none() -> None:
 
 @pytest.mark.parametrize("views", [("classes", "data"), ("data",)])
 def test_a_newcomer_that_shares_no_class_with_anybody_joins_none(views) -> None:
-    """The groups are two domains of the same four classes, so the class view has no say among them."""
+    """The groups are two domains of the same four classes, so the class view does not count for any of them."""
     draw = np.random.default_rng(6)
     elsewhere = np.random.default_rng(8).normal(size=MEANS.shape)
 
@@ -280,7 +280,7 @@ PAIR = [made([3], {0: [1, 0]}), made([3], {0: [0, 1]})]
         ({"names": ["alice"]}, "there are 1 names for 2 clients"),
         ({"sources": -1}, "sources = -1 is not allowed: it should be at least 0"),
         ({"delta": 1.5}, "delta = 1.5 is not allowed: it should be from 0 to 1"),
-        ({"muddled_below": 90}, "muddled_below = 90 is not allowed: it should be from 0 to 1"),
+        ({"least_silhouette_ratio": 90}, "least_silhouette_ratio = 90 is not allowed: it should be from 0 to 1"),
     ],
 )
 def test_what_cannot_be_grouped_is_refused(arguments, sentence) -> None:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from feddag.errors import FeddagError
-from feddag.server.printed_fusion import entropy, mixed, printed_mlp, printed_projection
+from feddag.server.printed_fusion import entropy, gated_distances, mlp_gates, projected_gates
 
 
 def test_the_gate_of_the_lower_numbered_client_decides() -> None:
@@ -13,7 +13,7 @@ def test_the_gate_of_the_lower_numbered_client_decides() -> None:
     data = torch.zeros(3, 3)
     # 0 against 1 and 2 by gate 1, 1 against 2 by gate 0.25; the last gate is never used
     for last in (0.0, 0.9):
-        found = mixed(torch.tensor([1.0, 0.25, last]), gradient, data)
+        found = gated_distances(torch.tensor([1.0, 0.25, last]), gradient, data)
         assert found.tolist() == [[0, 1, 1], [1, 0, 0.25], [1, 0.25, 0]]
 
 
@@ -26,18 +26,18 @@ def test_entropy_of_rows() -> None:
 def test_the_printed_loss_prefers_contrast() -> None:
     flat, contrast = np.full(6, 0.5, np.float32), np.array([0, 1, 1, 1, 1, 0], np.float32)
     for gradient, data, favoured in ((contrast, flat, 1), (flat, contrast, 0)):
-        gates = printed_projection(gradient, data, np.random.default_rng(0))
+        gates = projected_gates(gradient, data, np.random.default_rng(0))
         np.testing.assert_allclose(gates[:3], favoured, atol=1e-3)  # the last gate does not move
 
 
 def test_the_network_gives_a_gate_per_client_and_is_repeatable() -> None:
     gradient, data = np.array([0, 1, 1, 1, 1, 0], np.float32), np.full(6, 0.5, np.float32)
-    gates = printed_mlp(gradient, data, seed=3)
+    gates = mlp_gates(gradient, data, seed=3)
     assert gates.shape == (4,) and ((gates > 0) & (gates < 1)).all()
-    assert np.array_equal(gates, printed_mlp(gradient, data, seed=3))
-    assert gates[:3].min() > printed_mlp(gradient, data, seed=3, steps=0)[:3].min()  # learnt towards contrast
+    assert np.array_equal(gates, mlp_gates(gradient, data, seed=3))
+    assert gates[:3].min() > mlp_gates(gradient, data, seed=3, steps=0)[:3].min()  # learnt towards contrast
 
 
 def test_the_network_is_refused_for_many_clients() -> None:
     with pytest.raises(FeddagError, match="'mlp' has 2 x 401 x 401 inputs; allowed are 400 clients"):
-        printed_mlp(*[np.zeros(401 * 400 // 2, np.float32)] * 2, seed=0)
+        mlp_gates(*[np.zeros(401 * 400 // 2, np.float32)] * 2, seed=0)

@@ -209,7 +209,7 @@ def test_identical_clients_are_alike_in_every_view() -> None:
 
 
 def linear_update(x: np.ndarray, y: np.ndarray, classes: int) -> np.ndarray:
-    """The first step of a linear model from zero: minus the slope of the cross-entropy."""
+    """The first step of a linear model from zero: minus the gradient of the cross-entropy."""
     return (x.T @ (np.eye(classes)[y] - 1 / classes) / len(x)).ravel().astype(np.float32)
 
 
