@@ -157,6 +157,8 @@ def write_app(folder: Path, experiment: Experiment, out: str = "") -> Task:
 
 def _own_files(module: str) -> dict[Path, Path]:
     """The files of a method or model of the user's own, under the paths by which a node imports them from the app."""
+    if module.partition(".")[0] == "feddag":
+        return {}  # every node has it
     files = {}
     folders = set()
     for name, path in source_files(module).items():

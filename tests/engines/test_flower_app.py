@@ -106,6 +106,12 @@ def test_what_an_own_method_imports_travels_too_and_works_from_the_app_alone(
     subprocess.run([sys.executable, "-c", on_node], cwd=in_tmp / "app", check=True)
 
 
+def test_what_feddag_brings_itself_does_not_travel(in_tmp: Path) -> None:
+    (in_tmp / "e.toml").write_text('model = "feddag.bench.peers:m1"\n')
+    assert init("app", "--experiment", "e.toml").returncode == 0
+    assert own_files(in_tmp / "app") == set()
+
+
 def test_own_code_that_cannot_travel_is_refused_before_anything_is_written(in_tmp: Path) -> None:
     write_files(
         in_tmp,
