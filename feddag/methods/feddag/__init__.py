@@ -30,7 +30,7 @@ from feddag.server.drift import DriftMonitor
 from feddag.server.membership import Membership
 from feddag.weights import ClientId, Ref, Served, Weights, only
 
-VIEWS = {"fused": ("classes", "data", "gradient"), "data": ("classes", "data"), "gradient": ("gradient",)}
+VIEWS_BY_SIMILARITY = {"fused": ("classes", "data", "gradient"), "data": ("classes", "data"), "gradient": ("gradient",)}
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class FedDAGStar(ClusteredMethod):
     def grouping_options(self) -> dict[str, Any]:
         """What `feddag.group` is told."""
         own = self._settings
-        return {"fusion": own.fusion, "views": VIEWS[own.similarity], "linkage": own.linkage}
+        return {"fusion": own.fusion, "views": VIEWS_BY_SIMILARITY[own.similarity], "linkage": own.linkage}
 
     # Warm-up and grouping, Algorithm 1 lines 1-14 ---------------------------------------------------------------------
 
