@@ -52,7 +52,7 @@ def make_pool(data: ClientData, config: WorkerConfig, workers: int) -> Pool:
     """Workers for these samples: threads where the native trainer works, else processes of one thread each."""
     if workers == 1:
         return SerialPool(data, config)
-    return (ThreadPool if config.frees_python else ProcessPool)(data, config, workers)
+    return (ThreadPool if config.releases_gil else ProcessPool)(data, config, workers)
 
 
 class SerialPool(Pool):

@@ -32,8 +32,8 @@ class WorkerConfig:
         return make_trainer(self.model, self.network)
 
     @property
-    def frees_python(self) -> bool:
-        """Whether threads can work side by side: the native trainer leaves Python alone."""
+    def releases_gil(self) -> bool:
+        """Whether threads can work side by side: the native trainer releases Python's global lock."""
         return self.network is not None
 
 

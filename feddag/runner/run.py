@@ -205,4 +205,4 @@ def _worthwhile_workers(experiment: Experiment, partition: Partition, worker_con
     samples = by_steps or local.epochs * sum(map(len, partition.train))
     parameters = sum(weights.numel() for weights in worker_config.model.build().state_dict().values())
     work = experiment.rounds * experiment.participation * samples * parameters
-    return len(os.sched_getaffinity(0)) if work > SMALL_RUN or worker_config.frees_python else 1
+    return len(os.sched_getaffinity(0)) if work > SMALL_RUN or worker_config.releases_gil else 1
