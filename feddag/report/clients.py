@@ -32,7 +32,7 @@ def clients_section(run: RecordedRun) -> Section | None:
             "name": run.names[client] if client < len(run.names) else "",
             "cluster": groups.get(client),
             "true group": truth[client] if truth else None,
-            "samples": sum(counts.get(client, [])),
+            "samples": sum(counts[client]) if client in counts else None,
             **{name: block.get(client) for name, block in blocks.items()},
         }
         return [cells[column["name"]] for column in columns]

@@ -116,6 +116,13 @@ def test_labels_that_are_not_told_are_the_clusters_as_known() -> None:
     assert (told.clients, told.labels) == ([4, 2, 9], [0, 1, -1])
 
 
+def test_a_client_whose_samples_are_not_known_has_no_number_of_them() -> None:
+    run = replace(made_by_hand(3), diagnostics={"counts": {0: [2, 3]}})
+    [table] = [part["table"] for part in run_document(run)["sections"] if part["id"] == "clients"]
+    column = [named["name"] for named in table["columns"]].index("samples")
+    assert [row[column] for row in table["rows"]] == [5, None, None]
+
+
 def test_views_of_another_name_are_shown_under_it() -> None:
     document = run_document(replace(made_by_hand(8), diagnostics={"views": {"loss": np.ones(28), "data": np.ones(28)}}))
     assert [choice["label"] for choice in drawn(document)["proximity"]["choices"]["of"]] == ["data", "loss"]
