@@ -51,7 +51,7 @@ CLIENT_COLUMNS = ("model", "samples", "IFCA: 5 models, 200 rounds, CPU s", "FedD
 def measure(sizes: Sequence[int] = SIZES) -> list[Row]:
     """A row for each number of clients; growth is the exponent of CPU time between a size and the one before."""
     if sorted(set(sizes)) != list(sizes) or min(sizes) < 1:
-        raise FeddagError(f"clients = {', '.join(map(str, sizes))} is not allowed: numbers from 1 on, each larger")
+        raise FeddagError(f"clients = {', '.join(map(str, sizes))} is not allowed: give increasing numbers from 1 on")
     rows = [in_own_process("feddag.bench.clustering", size, f"the grouping of {size} clients") for size in sizes]
     for before, row in zip([None, *rows[:-1]], rows, strict=True):
         row["growth"] = None if before is None else round(_exponent(before, row), 2)
@@ -74,7 +74,7 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
 
 
 def run_size(clients: int) -> Row:
-    """Group this many synthetic clients in this process; `peak_mb` is the most this process ever held."""
+    """Group this many synthetic clients in this process; `peak_mb` is the most this process has held."""
     signatures, truth = synthetic_signatures(clients)
     began, worked = time.perf_counter(), time.process_time()
     found = group(signatures)

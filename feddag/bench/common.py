@@ -28,7 +28,7 @@ CORES = os.cpu_count() or 1
 
 
 def machine() -> dict[str, str | int | float]:
-    """What the numbers were measured on. A load of more than a little before the start makes them doubtful."""
+    """What the numbers were measured on. If it was busy before the start (`load`), they are doubtful."""
     return {
         "cores": CORES,
         "processor": platform.processor() or platform.machine(),
@@ -85,7 +85,7 @@ def native_network(model: ModelSpec) -> native.Network | None:
 
 
 def shown(value: float | None, decimals: int = 0, unit: str = "") -> str:
-    """A number in a table; a dash for none.
+    """A number in a table, or a dash for None.
 
     >>> shown(12345.6), shown(2.345, 1, "x"), shown(None)
     ('12,346', '2.3x', '-')
@@ -94,9 +94,9 @@ def shown(value: float | None, decimals: int = 0, unit: str = "") -> str:
 
 
 def peak_mb() -> float:
-    """The most memory this program ever held."""
+    """The most memory this program has ever held."""
     status = Path("/proc/self/status")
-    if status.exists():  # where getrusage would also count what the process was before it became this program
+    if status.exists():  # getrusage would also count the process before it became this program
         return next(int(line.split()[1]) for line in status.read_text().splitlines() if "VmHWM" in line) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
 

@@ -1,6 +1,6 @@
 """The same federated rounds in other frameworks: `PYTHON peers.py NAME FOLDER ROUNDS`, one process for each.
 
-Run as a file, because the frameworks may live in an environment without feddag: this needs only NumPy and PyTorch.
+Run as a file, because the frameworks may be installed where feddag is not: it needs only NumPy and PyTorch.
 FOLDER holds the work that `feddag.bench.round` wrote: samples, first weights, batch size. The last line printed is
 JSON: when the first round ended, and seconds of each later one. The final weights go to FOLDER/NAME.npz.
 """
@@ -38,7 +38,7 @@ def m1(shape: Shape, num_classes: int) -> tuple[nn.Module, nn.Module]:
 
 
 def mlp(shape: Shape, num_classes: int) -> tuple[nn.Module, nn.Module]:
-    """The package's `mlp`, written out here because feddag may be out of reach."""
+    """The package's `mlp`, written out here because feddag may not be installed."""
     return nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), 128), nn.ReLU()), nn.Linear(128, num_classes)
 
 
@@ -46,7 +46,7 @@ NETWORKS: dict[str, Callable[[Shape, int], tuple[nn.Module, nn.Module]]] = {"M1"
 
 
 class Work:
-    """The work as it lies in the folder; light to send to another process."""
+    """The work in the folder; small enough to send to another process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -1,13 +1,13 @@
 """How long one federated round takes, in feddag and in other frameworks given the same work.
 
 FedAvg with all clients, one local epoch of SGD (lr 0.01, momentum 0.5): the same network, first weights, samples and
-batch size everywhere. A round is training and averaging, without evaluation or checkpoint. The first round counts from
-when samples and imports are at hand, so it holds a framework's start-up; later rounds are summarised by their median.
-A framework whose final model has not learnt does not count. What the others are compared with, the native trainer, is
+batch size everywhere. A round is training and averaging, without evaluation or checkpoint. The first round is timed
+from when samples and imports are loaded, so it includes a framework's start-up; of later rounds the median is given.
+A framework whose final model has not learnt does not count. The native trainer, which the others are compared with, is
 measured before and after them, because machines are not equally fast at all times.
 
-Other frameworks are optional. They run in processes of their own, with the Python that FEDDAG_PEER_PYTHON names (this
-one, if it names none), so that they may live in an environment of their own.
+Other frameworks are optional. They run in processes of their own, with the Python that FEDDAG_PEER_PYTHON names (by
+default this one), so that they may be installed in an environment of their own.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ class Outcome:
 
 
 class SkippedError(Exception):
-    """A framework that is not there, or did not do the work; the text says why."""
+    """A framework that is not installed, or did not do the work; the text says why."""
 
 
 def measure(
@@ -206,7 +206,7 @@ def _peer(name: str, folder: Path, rounds: int) -> Outcome:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Ask it to end its workers and itself; after a while, do not ask."""
+    """End it and its workers: with SIGTERM, and after a while with SIGKILL."""
     for how in (signal.SIGTERM, signal.SIGKILL):
         os.killpg(process.pid, how)
         with contextlib.suppress(subprocess.TimeoutExpired):

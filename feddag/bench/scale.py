@@ -106,7 +106,7 @@ class Stopwatch:
 
 
 def run_case(case: Case) -> dict[str, Any]:
-    """Measure a case in this process; `peak_mb` is the most this process ever held."""
+    """Measure a case in this process; `peak_mb` is the most this process has held."""
     training = Stopwatch(trainer.NativeTrainer.fit)
     moments: list[tuple[float, float]] = []  # at the end of each round: the time, and seconds in training so far
     with tempfile.TemporaryDirectory(prefix="feddag-bench-") as folder:

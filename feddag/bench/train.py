@@ -1,13 +1,13 @@
 """How fast clients train locally, by several ways of doing the same work.
 
-Clients of unequal size (600 samples in mean) train one epoch on synthetic pixels. The ways:
+Clients of unequal size (600 samples on average) train one epoch on synthetic pixels. The ways:
 
 - naive: what most frameworks run; a PyTorch loop over clients, each with a DataLoader, torch on its default threads
 - torch: feddag's engine with PyTorch, one worker process per core
 - native: feddag's engine with the native trainer, one thread per core
 - central: no clients; all samples as one, PyTorch at batch 512, the practical ceiling of a dense framework
 
-The engines start and warm up outside the timing, but put weights out, convert pixels and collect replies inside it.
+Starting and warming up the engines is not timed; handing out weights, converting pixels and collecting replies is.
 The ways take turns within each repetition, so that a disturbance hits all of them; numbers are medians.
 
 The load is that of the machine before a case began. Other programs make the ways that need all cores at once, naive and

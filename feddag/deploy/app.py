@@ -25,7 +25,7 @@ class Task:
     """What all nodes must agree on beside the experiment: what a sample looks like and which classes there are."""
 
     sample_shape: tuple[int, ...]
-    """As it lies in files: images height x width x channels."""
+    """As stored in files: for images, height x width x channels."""
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -120,18 +120,18 @@ clientapp = "{package}.client:app"
 
 [tool.flwr.app.config]
 out = "{out}"        # the run directory, on the server's machine
-resume = false       # go on with an unfinished run in it
+resume = false       # continue the unfinished run in it
 deadline = 600       # seconds that an exchange waits for a client
 minimum = {minimum}          # fewest clients that must be there and answer; with fewer the run stops, to be resumed
-patience = 3         # rounds after which a client that is out of reach has left
+patience = 3         # rounds after which a client that is out of reach counts as having left
 largest-reply = 1024 # megabytes; a bigger answer is not read
 data = ""            # only for Flower's simulation: where client {{client}} finds its samples
-state = ""           # only for Flower's simulation: where clients remember
+state = ""           # only for Flower's simulation: where clients keep their memory
 """
 
 
 def write_app(folder: Path, experiment: Experiment, out: str = "") -> Task:
-    """Write a Flower app for an experiment. Its dataset only tells what samples look like: one site's will do."""
+    """Write a Flower app for an experiment. Its dataset only shows what samples look like; that of one site will do."""
     if folder.exists() and any(folder.iterdir()):
         raise FeddagError(f"directory '{folder}' is not empty; give a new one")
     task = Task.of(load_dataset(experiment.dataset))

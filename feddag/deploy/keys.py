@@ -45,7 +45,7 @@ def write_certificates(folder: Path, host: str) -> None:
 
 
 def write_node_key(path: Path) -> None:
-    """A key by which a node is known, and beside it the public part, as ssh-keygen writes them."""
+    """A key that identifies a node, and beside it the public part, in the format of ssh-keygen."""
     _, _, serialization, ec, _ = _cryptography()
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(path, key, serialization.PrivateFormat.OpenSSH, serialization)
@@ -60,7 +60,7 @@ def _write_secret(path: Path, key: Any, form: Any, serialization: Any) -> None:
 
 
 def _cryptography() -> Any:
-    """Flower brings it."""
+    """The parts of the cryptography package, which comes with Flower, that are used here."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

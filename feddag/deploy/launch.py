@@ -1,6 +1,6 @@
 """A whole federation on this machine, for trying it out: a SuperLink, a SuperNode for each client, and a run.
 
-Every process is started by this one and taken down by it, with all that they started.
+This process starts all the others, and in the end stops them and everything they started.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def up(
     observer: Observer | None = None,
     **run_config: float,
 ) -> Run:
-    """Run an experiment on a federation of its own on this machine; clients are nodes. Like `feddag.run` otherwise.
+    """Run an experiment on a federation of its own on this machine, with a node for each client; else as `feddag.run`.
 
     With `simulation`, Flower's simulation engine (Ray) runs the same app and there are no nodes.
     """
@@ -130,7 +130,7 @@ class LocalFederation:
     def add_node(self, client: int, port: int | None = None) -> subprocess.Popen[bytes]:
         """Start the program of one client's node; with TLS it has a key of its own, registered before.
 
-        It connects to the SuperLink's port, or to that of a relay before it.
+        It connects to the SuperLink's port, or to that of a relay in front of it.
         """
         security: list[str | Path] = ["--insecure"]
         if self._tls:
@@ -168,7 +168,7 @@ class LocalFederation:
         seen = len(files.read_history()) if files.path.exists() else 0
         ended = False
         while not ended:
-            ended = self._run.poll() is not None  # before looking: what was written until then is still reported
+            ended = self._run.poll() is not None  # asked first, so that the last rounds are reported too
             rounds = _whole_rounds(files)
             for record in rounds[seen:]:
                 if observer:
@@ -179,10 +179,10 @@ class LocalFederation:
             raise FeddagError(f"the run on Flower ended early, see '{self.logs}': {self.last_error()}")
 
     def last_error(self) -> str:
-        """The last thing that the run's log says went wrong."""
+        """The last error in the run's log."""
         lines = (self.logs / "run.log").read_text(errors="replace").splitlines()
         said = [line.partition("FeddagError: ")[2] or line for line in lines if "Error" in line]
-        return said[-1].strip()[-300:] if said else "it says nothing more"
+        return said[-1].strip()[-300:] if said else "its log names no error"
 
     def start(self, name: str, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
         """Start a program, in a process group of its own, with its output in a log."""
@@ -195,7 +195,7 @@ class LocalFederation:
                 stderr=log,
                 env=self._environment,
                 cwd=self.folder,
-                start_new_session=True,  # Ctrl-C is for us; we end them in order
+                start_new_session=True,  # Ctrl-C reaches only this process, which ends them in order
             )
         self.processes.append(process)
         return process
@@ -216,7 +216,7 @@ class LocalFederation:
                 return
             time.sleep(0.1)
         log = (self.logs / f"{name}.log").read_text(errors="replace").strip().splitlines()
-        raise FeddagError(f"Flower's {name} did not start: {log[-1] if log else 'it says nothing'}")
+        raise FeddagError(f"Flower's {name} did not start: {log[-1] if log else 'its log is empty'}")
 
 
 def write_site(path: Path, data: ClientData, client: int) -> None:
@@ -224,14 +224,14 @@ def write_site(path: Path, data: ClientData, client: int) -> None:
     x, y = data.samples(client)
     blocks = [data.block(number) for number in data.blocks(client)]
     if not blocks:
-        raise FeddagError(f"client {client} has no sample to be scored on; a node needs some")
+        raise FeddagError(f"client {client} has no test samples, and a node needs some")
     path.parent.mkdir(parents=True, exist_ok=True)
     test_x, test_y = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
     np.savez(path, x_train=x, y_train=y, x_test=test_x, y_test=test_y)
 
 
 def free_port() -> int:
-    """A port of loopback that nobody uses."""
+    """A free port on loopback."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
@@ -250,7 +250,7 @@ def processes_of(home: Path) -> set[int]:
 
 
 def end_all(processes: Sequence[subprocess.Popen[bytes]], home: Path) -> None:
-    """End processes and all that they started: first politely, then not."""
+    """End processes and all that they started: with SIGTERM, and after a while with SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         end = time.monotonic() + END_SECONDS
         signalled: set[int] = set()

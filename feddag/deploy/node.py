@@ -1,4 +1,4 @@
-"""What happens beside the data: a node reads its own samples, does a job, and remembers on its own disk."""
+"""What runs beside the data: a node reads its samples, does a job, and keeps the client's memory on its own disk."""
 
 import pkgutil
 import sys
@@ -42,7 +42,7 @@ Moment = tuple[int, int]
 
 @dataclass(frozen=True)
 class Node:
-    """A node's own configuration: who it is and where its things are. It never comes from the server."""
+    """A node's own configuration: which client it is and where its files are. It never comes from the server."""
 
     client: ClientId
     data: str
@@ -102,7 +102,7 @@ class Memory:
 
     @property
     def folder(self) -> Path:
-        """Where this client's files are, for its owner's eyes only."""
+        """Where this client's files are; only its owner may read them."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return self._folder
 
@@ -125,7 +125,7 @@ def hello(message: Any, context: Any) -> Any:
 
 
 def work(message: Any, context: Any, folder: Path) -> Any:
-    """Flower's handler: do a job with the app in this folder. What went wrong is told without any value in it."""
+    """Flower's handler: do a job with the app in this folder. Errors are reported without any value in them."""
     return reply(answer(from_record(message.content), context.node_config, context.run_config, folder), message)
 
 
@@ -143,9 +143,9 @@ def answer(message: Message, node_config: Mapping[str, Any], run_config: Mapping
     except WireError as error:
         return write_refusal(job_id, str(error))
     except (FeddagError, DamagedError) as error:
-        print(f"feddag: {error}", file=sys.stderr)  # it names files of this node, so it stays here
+        print(f"feddag: {error}", file=sys.stderr)  # it names files of this node, so it is not sent
         return write_refusal(job_id, "its configuration, data or memory cannot be used; the node's log says why")
-    except Exception as error:  # its text may hold a sample or a label: only its type leaves, and only lines are logged
+    except Exception as error:  # its text may hold a sample or a label: only its type is sent, only lines are logged
         print("".join(traceback.format_tb(error.__traceback__)), type(error).__name__, file=sys.stderr)
         return write_refusal(job_id, f"its work failed with {type(error).__name__}; the node's log says where")
 

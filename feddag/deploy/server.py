@@ -21,7 +21,7 @@ from feddag.runner.run import prepare, run_on, setting_of
 
 
 def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
-    """Run the app in this folder, leaving everything in the run directory `out`; with `resume`, go on with it."""
+    """Run the app in this folder and write everything to the run directory `out`; with `resume`, continue its run."""
     torch.set_num_threads(1)  # as the local engine: sums then run in one order
     experiment, policy = read_experiment(folder / EXPERIMENT, {}), _policy(run_config)
     files, resume = RunDirectory(Path(str(run_config["out"])).expanduser()), bool(run_config["resume"])
@@ -66,7 +66,7 @@ def _policy(run_config: Mapping[str, Any]) -> ExchangePolicy:
 
 
 def _run_name(files: RunDirectory, resume: bool) -> str:
-    """What nodes keep their memory under: a new name for a new run, the same after a resume."""
+    """The name under which nodes keep their memory: new for a new run, the same after a resume."""
     path = files.path / "federation-name"
     if not resume or not path.exists():
         write_atomically(path, secrets.token_hex(8))

@@ -13,14 +13,14 @@ from feddag.engines.worker import Done, Score, Work, WorkerConfig
 from feddag.federation import Engine, Job, Reply
 from feddag.weights import ClientId, ModelSource, Own, Ref, Source, Weights, digest, kept, nbytes, overlaid
 
-SMALL_JOB = 2e6  # samples x parameters: below, training natively takes less than two threads lose over Python's lock
+SMALL_JOB = 2e6  # samples x parameters; below it, native training takes less than two threads lose to Python's lock
 
 
 class LocalEngine(Engine):
     """All clients in simulation, one client to a worker at a time.
 
-    A single worker is this very thread. More are threads where the native trainer works (it leaves Python alone) and
-    processes of one thread where PyTorch does.
+    A single worker works in this thread. Several are threads if the native trainer does the training, because it
+    releases Python's lock, and processes of one thread each if PyTorch does.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LocalEngine(Engine):
 
     def _score(self, jobs: Sequence[Job]) -> list[Reply]:
         """Score each distinct (weights, block) once, and put every client's counts together from its blocks."""
-        # Most clients share a model and a list of blocks with many others: what they share is looked at once.
+        # Most clients share a model and a list of blocks with many others: each such pair is looked at once.
         models = [[self._sent(job.client, step.only_scores()) for step in job.steps] for job in jobs]
         blocks = [self._data.blocks(job.client) for job in jobs]
         shared = dict.fromkeys((model, held) for sent, held in zip(models, blocks, strict=True) for model in sent)

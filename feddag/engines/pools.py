@@ -27,7 +27,7 @@ from feddag.data.clients import ClientData
 from feddag.engines.worker import Done, Score, Work, Worker, WorkerConfig
 from feddag.weights import Ref, Weights
 
-TRIES = 3  # how often a job is run whose worker dies
+TRIES = 3  # how often a job is tried if its worker dies each time
 SHARED_FOLDER = "feddag-shared-memory-"
 REMEMBERED = 8  # sets of weights a worker keeps at hand
 
@@ -103,7 +103,7 @@ class ThreadPool(SerialPool):
                     raise outcome
                 yield work, outcome
         finally:
-            waiting.clear()  # nobody waits for the rest
+            waiting.clear()  # nobody is waiting for the rest
 
     def _run_waiting(self, waiting: deque[Work | Score], finished: "SimpleQueue[Any]") -> None:
         while True:
@@ -131,7 +131,7 @@ class ProcessPool(Pool):
         _sweep_abandoned()
         self._folder = Path(tempfile.mkdtemp(prefix=SHARED_FOLDER))
         self._lock = (self._folder / "lock").open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)  # ends with this process, however that ends
+        fcntl.flock(self._lock, fcntl.LOCK_EX)  # released when this process ends, however it ends
         data.write(self._folder)
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self._context: Any = multiprocessing.get_context(method)
@@ -159,7 +159,7 @@ class ProcessPool(Pool):
                 if waiting:
                     work, attempt = waiting.popleft()
                     busy[connection] = work, attempt
-                    with contextlib.suppress(OSError):  # it died while idle: found out below
+                    with contextlib.suppress(OSError):  # it died while idle, which is noticed below
                         _send(connection, work)
             for connection in cast("list[Connection[Any, Any]]", wait(list(busy))):
                 work, attempt = busy.pop(connection)
@@ -168,7 +168,7 @@ class ProcessPool(Pool):
                 except (EOFError, OSError):
                     self._replace(connection)
                     if attempt == TRIES:
-                        raise RuntimeError(f"a worker died {TRIES} times over the same job; is memory short?") from None
+                        raise RuntimeError(f"a worker died {TRIES} times on the same job; is memory short?") from None
                     waiting.appendleft((work, attempt + 1))
                     continue
                 if isinstance(outcome, str):
@@ -219,7 +219,7 @@ def _work_on(connection: Any, folder: Path, config: WorkerConfig) -> None:
             packed = connection.recv_bytes()
             try:
                 outcome: Done | Tensor | str = worker.do(ForkingPickler.loads(packed))
-            except Exception:  # whatever a step does wrong, the parent must hear of it
+            except Exception:  # whatever goes wrong in a step, the parent must be told
                 outcome = traceback.format_exc()
             _send(connection, outcome)
 
@@ -251,7 +251,7 @@ def _main_not_imported() -> Iterator[None]:
 
 
 def _sweep_abandoned() -> None:
-    """Remove the folders of runs that were killed before they could: those with a lock that nobody holds."""
+    """Remove what killed runs left behind: folders with a lock that nobody holds."""
     for lock in Path(tempfile.gettempdir()).glob(f"{SHARED_FOLDER}*/lock"):
         with contextlib.suppress(OSError), lock.open("r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

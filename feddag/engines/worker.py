@@ -1,4 +1,4 @@
-"""Does a client's jobs with the samples at hand: what every engine uses, in this process, another one or on a node."""
+"""Does a client's jobs with its samples: used by every engine, in this process, in another one or on a node."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class WorkerConfig:
 
 @dataclass(frozen=True)
 class Work:
-    """A job as a worker gets it: with the client's memory, and when it happens."""
+    """A job as a worker gets it: with the client's memory, and its round and exchange."""
 
     job: Job
     state: Weights
@@ -63,7 +63,7 @@ class Done:
 
 
 class Worker:
-    """Does work with the samples at hand; lives in this process or in one of its own."""
+    """Does work with the samples it is given, in this process or in one of its own."""
 
     def __init__(self, data: ClientData, config: WorkerConfig, fetch: Callable[[Ref], Weights]) -> None:
         self._data, self._config, self._fetch = data, config, fetch

@@ -1,4 +1,4 @@
-"""The measurements at tiny sizes: that rows hold what they promise. Nothing here looks at how long anything took."""
+"""The measurements at tiny sizes: rows hold what they should. Nothing here looks at how long anything took."""
 
 import json
 import sys
@@ -256,5 +256,5 @@ def test_clustering_of_one_client() -> None:
     assert row["ifca_seconds"] == pytest.approx(5 * 200 * row["evaluation_seconds"])
     assert row["ratio"] == pytest.approx(row["ifca_seconds"] / row["feddag_seconds"], abs=0.1)
     assert len(clustering.client_table([row])[0]) == len(clustering.CLIENT_COLUMNS)
-    with pytest.raises(FeddagError, match="clients = 9, 0 is not allowed: numbers from 1 on, each larger"):
+    with pytest.raises(FeddagError, match="clients = 9, 0 is not allowed: give increasing numbers from 1 on"):
         clustering.measure([9, 0])

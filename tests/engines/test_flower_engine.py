@@ -147,7 +147,7 @@ def test_a_hanging_node_costs_one_deadline_and_is_back_when_it_says_hello() -> N
     assert list(amounts(here, replies)) == [0]
     assert replies.missing == {1: "no answer within 60 s"} == here.missing
     began = fake.now
-    assert list(amounts(here, ask(here, 2))) == [0, 1]  # it answered a new hello at once in this made-up world
+    assert list(amounts(here, ask(here, 2))) == [0, 1]  # in this made-up world it answers a new hello at once
     assert fake.now - began < 10
 
 
@@ -186,7 +186,7 @@ def test_a_node_that_stays_silent_is_not_waited_for_again() -> None:
         (lambda job: write_reply(job.id, Reply(1, [Result({})], 5)), "wrong name, shape"),
         (lambda job: write_reply(JobId("run1", 1, 0, 1), Reply(1, [Result()], 5)), "another round"),
         (lambda job: write_reply(JobId("run1", 0, 1, 1), Reply(0, [Result()], 5)), "another round, client"),
-        (lambda job: write_reply(job.id, Reply(1, [], 5)), "another number of results"),
+        (lambda job: write_reply(job.id, Reply(1, [], 5)), "different number of results"),
         (lambda job: Message("nonsense"), "malformed"),
         (lambda job: Message(trained(job).text + " " * 20_000), "bytes, and largest_reply"),
         (lambda job: write_refusal(job.id, "no data"), "said: no data"),

@@ -1,4 +1,4 @@
-"""The codec: what goes in comes out, and what a stranger makes up is refused without anything being imported or run."""
+"""The codec: what goes in comes out, and a forged message is refused without anything being imported or run."""
 
 import json
 import sys
@@ -162,7 +162,7 @@ def job_with_step(path: Any, fields: Any) -> Message:
         Message(*pack(header(steps=[], weights={}, exchange=1.5))),
     ],
 )
-def test_a_made_up_job_is_refused_and_nothing_is_imported(message: Message, in_tmp) -> None:
+def test_a_forged_job_is_refused_and_nothing_is_imported(message: Message, in_tmp) -> None:
     before = set(sys.modules)
     with pytest.raises(WireError):
         read_job(message, STEPS)
@@ -193,7 +193,7 @@ RESULT = {"weights": None, "numbers": {}, "arrays": {}, "samples": 0}
         header(samples=1, results=[RESULT]) | {"run": "another"},
     ],
 )
-def test_a_made_up_reply_is_refused(content: dict[str, Any]) -> None:
+def test_a_forged_reply_is_refused(content: dict[str, Any]) -> None:
     with pytest.raises(WireError):
         read_reply(Message(*pack(content)), HERE, steps=1)
 
@@ -209,7 +209,7 @@ def test_a_made_up_reply_is_refused(content: dict[str, Any]) -> None:
         (b"\0" * 8, "float32", (2**40, 2**40)),
     ],
 )
-def test_a_made_up_array_is_refused(data: bytes, dtype: str, shape: tuple[int, ...]) -> None:
+def test_a_forged_array_is_refused(data: bytes, dtype: str, shape: tuple[int, ...]) -> None:
     with pytest.raises(WireError):
         raw_array(data, dtype, shape)
 

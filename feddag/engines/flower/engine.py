@@ -11,7 +11,7 @@ from feddag.federation import Engine, Job, Reply
 from feddag.records import Event, EventKind
 from feddag.weights import ClientId, Ref, Weights, digest, nbytes
 
-TRIES = 3  # how often a job is sent whose node is lost over it
+TRIES = 3  # how often a job is sent if its node is lost each time
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class ExchangePolicy:
     largest_reply: int = 2**30
     """Bytes; a bigger answer is not read."""
     poll: float = 0.2
-    """Seconds between two looks."""
+    """Seconds between two polls."""
 
 
 class FlowerEngine(Engine):
     """Asks clients through a transport.
 
-    Which node is which client is what the nodes themselves say, from their configuration. The first node that names a
-    client is that client for as long as it stays connected.
+    Each node says which client it is, from its own configuration. The first node to claim a client is that client for
+    as long as it stays connected.
     """
 
     holds_states = False
@@ -55,12 +55,12 @@ class FlowerEngine(Engine):
         self._given_up: set[ClientId] = set()  # an exchange waited for them in vain, and the next ones do not wait
         self._refused: set[NodeId] = set()
         self._duplicates: dict[NodeId, ClientId] = {}  # claim a client that another node already is
-        self._members: dict[ClientId, int | None] = {}  # None, or the round since which it is out of reach
+        self._members: dict[ClientId, int | None] = {}  # the round since which it is out of reach, or None
         self._weights: dict[str, Weights] = {}
         self._events: list[Event] = []
 
     def gather(self) -> None:
-        """Wait until every client is there, or as many as the deadline brings."""
+        """Wait until every client is connected, or until the deadline if enough of them are."""
         end = self._clock() + self._policy.deadline
         while True:
             self._update_nodes()
@@ -116,7 +116,7 @@ class FlowerEngine(Engine):
                 sent[self._transport.send(self._nodes[client], message)] = client, self._nodes[client]
             for delivery in [*self._transport.receive(list(sent)), *self._stranded(sent)]:
                 if delivery.message_id not in sent:
-                    continue  # its answer came and then its node went
+                    continue  # its answer came before its node went
                 client, _ = sent.pop(delivery.message_id)
                 if delivery.reply is None:
                     missing[client] = delivery.lost
@@ -137,7 +137,7 @@ class FlowerEngine(Engine):
             self._update_nodes()
         for client, _ in sent.values():
             missing[client] = f"no answer within {self._policy.deadline:g} s"
-            self._nodes.pop(client, None)  # until it says hello again, which a node that hangs does when it is done
+            self._nodes.pop(client, None)  # until it says hello again, as a hanging node does once it is done
         self._given_up |= set(open_jobs)
         for client in open_jobs:
             missing.setdefault(client, "out of reach")
@@ -164,7 +164,7 @@ class FlowerEngine(Engine):
         return read_reply(message, job_id, len(job.steps))
 
     def _stranded(self, sent: dict[MessageId, tuple[ClientId, NodeId]]) -> list[Delivery]:
-        """Messages whose node is gone or was started anew: their answers will never come."""
+        """Messages whose node is gone or has restarted: their answers will never come."""
         connected = set(self._nodes.values())
         return [
             Delivery(message_id, None, "its node was lost")
@@ -173,7 +173,7 @@ class FlowerEngine(Engine):
         ]
 
     def _update_nodes(self) -> None:
-        """Notice who came and who went; greet whoever is not known."""
+        """Notice which nodes came and went; greet those that are not known."""
         connected = self._transport.nodes()
         self._nodes = {client: node for client, node in self._nodes.items() if node in connected}
         self._greeted = {message_id: node for message_id, node in self._greeted.items() if node in connected}

@@ -48,7 +48,7 @@ class GridTransport:
         self._grid = grid
 
     def nodes(self) -> set[NodeId]:
-        """A node that was started anew is another one: what was sent to it before is lost."""
+        """A restarted node counts as a new one: what was sent to it before is lost."""
         return {f"{node.node_id}@{node.last_activated_at}" for node in self._grid.get_nodes()}
 
     def greet(self, node: NodeId) -> MessageId:

@@ -7,7 +7,7 @@ from typing import Protocol
 from feddag.engines.flower.wire import Message
 
 NodeId = str
-"""One connection of one node: it changes when the node starts anew."""
+"""One connection of one node: it changes when the node restarts."""
 MessageId = str
 
 

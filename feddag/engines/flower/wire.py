@@ -1,7 +1,7 @@
 """What a message holds: one JSON text and raw arrays. Reading one imports nothing and runs nothing.
 
-A step travels as the name of its class and its plain fields; the reader finds the class in a table of the steps that it
-knows already. Weights travel once per message, under their digest.
+A step travels as the name of its class and its plain fields; the reader looks the class up in a table of steps that it
+already knows. Weights travel once per message, under their digest.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ Steps = Mapping[str, type[Step]]
 
 
 class WireError(Exception):
-    """A message that does not say what it should. Its text is safe to send and to log: it holds no values."""
+    """A message that cannot be read as what it should be. The text is safe to send and to log: it holds no values."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +61,17 @@ class ReceivedJob:
 
 
 def raw_array(data: bytes, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
-    """An array from bytes that came over the wire; only plain numbers are let in.
+    """An array from bytes that came over the wire; only plain numbers are accepted.
 
     >>> raw_array(bytes(8), "float32", (2,))
     array([0., 0.], dtype=float32)
     """
     if dtype not in DTYPES:
-        raise WireError("an array is not of plain numbers")
+        raise WireError("an array does not hold plain numbers")
     sizes = [int(size) for size in shape]
     if any(size < 0 for size in sizes) or len(data) != np.dtype(dtype).itemsize * int(np.prod(sizes, dtype=object)):
-        raise WireError("an array has not as many bytes as its shape says")
-    return np.frombuffer(bytearray(data), dtype).reshape(sizes)  # a bytearray: torch wants arrays it may write to
+        raise WireError("the bytes of an array do not match its shape")
+    return np.frombuffer(bytearray(data), dtype).reshape(sizes)  # a bytearray: torch wants writable arrays
 
 
 def write_job(job_id: JobId, job: Job, fetch: Callable[[Ref], Weights]) -> Message:
@@ -87,7 +87,7 @@ def read_job(message: Message, steps: Steps) -> ReceivedJob:
     def build(content: Any) -> Step:
         path, fields = content
         if path not in steps:
-            raise WireError("a step is of a class that this node does not know")
+            raise WireError("this node does not know the class of a step")
         return steps[path](**fields)
 
     content = _read(message, {"step": build, "ref": lambda content: Ref(*content), "own": Own})
@@ -96,7 +96,7 @@ def read_job(message: Message, steps: Steps) -> ReceivedJob:
     for name, weights in _table(content.get("weights")).items():
         _tensors(weights)
         if digest(weights) != name:
-            raise WireError("weights are not those that their name says")
+            raise WireError("weights do not match their digest")
     return ReceivedJob(_job_id(content), tuple(content["steps"]), content["weights"])
 
 
@@ -120,7 +120,7 @@ def read_reply(message: Message, job_id: JobId, steps: int) -> Reply:
         raise WireError("answered for another round, client or run")
     results = content.get("results")
     if not isinstance(results, list) or len(results) != steps:
-        raise WireError("answered with another number of results than steps")
+        raise WireError("answered with a different number of results than steps")
     return Reply(job_id.client, [_result(result) for result in results], _count(content.get("samples")))
 
 
@@ -162,24 +162,24 @@ def _read(message: Message, special: Mapping[str, Callable[[Any], Any]] | None =
         content = unpack(message.text, message.arrays, special)
     except WireError:
         raise
-    except Exception as error:  # a made-up message can go wrong in any way
+    except Exception as error:  # a forged message can fail in any way
         raise WireError("a malformed message") from error
     if not isinstance(content, dict) or content.get("protocol") != PROTOCOL:
-        raise WireError(f"a message that does not follow protocol {PROTOCOL}; is feddag equally new everywhere?")
+        raise WireError(f"a message does not follow protocol {PROTOCOL}; is feddag the same version everywhere?")
     return content
 
 
 def _job_id(content: Mapping[Any, Any]) -> JobId:
     run = content.get("run")
     if not isinstance(run, str) or not run.isalnum() or len(run) > 64:  # it becomes the name of a folder
-        raise WireError("a message without the name of its run")
+        raise WireError("a message does not name its run")
     return JobId(run, *(_count(content.get(name)) for name in ("client", "round", "exchange")))
 
 
 def _result(content: Any) -> Result:
     content = _table(content)
     if set(content) != set(Result.__dataclass_fields__):
-        raise WireError("a result with other parts than a result has")
+        raise WireError("a result has unknown or missing fields")
     if content["weights"] is not None:
         _tensors(content["weights"])
     _tensors(content["arrays"])
@@ -187,7 +187,7 @@ def _result(content: Any) -> Result:
         _tensors(weights)
     numbers = _table(content["numbers"]).values()
     if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
-        raise WireError("an entry that should be a number and is not")
+        raise WireError("an entry should be a number")
     _count(content["samples"])
     _count(content["scored"])
     return Result(**content)
@@ -195,18 +195,18 @@ def _result(content: Any) -> Result:
 
 def _tensors(content: Any) -> None:
     if not all(isinstance(tensor, Tensor) for tensor in _table(content).values()):
-        raise WireError("an entry that should be an array and is not")
+        raise WireError("an entry should be an array")
 
 
 def _table(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
-        raise WireError("an entry that should be a table and is not")
+        raise WireError("an entry should be a table")
     return content
 
 
 def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
-        raise WireError("an entry that should be a count and is not")
+        raise WireError("an entry should be a count")
     return value
 
 
