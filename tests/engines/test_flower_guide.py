@@ -48,8 +48,8 @@ class Machines:
 
     def __init__(self, folder: Path) -> None:
         self.homes = {name: folder / name for name in ("server", "site-0", "site-1")}
-        self.port, self.door = free_port(), free_port()
-        self.has_door = NGINX is not None
+        self.port, self.proxy_port = free_port(), free_port()
+        self.has_proxy = NGINX is not None
         self.running: list[subprocess.Popen[bytes]] = []
         for home in self.homes.values():
             home.mkdir()
@@ -59,8 +59,9 @@ class Machines:
         server = self.homes["server"]
         text = re.sub(r"scp (\S+) server\.example:(\S+)", rf"cp \1 {server}/\2", text)
         text = re.sub(r"scp server\.example:(\S+) (\S+)", rf"cp {server}/\1 \2", text)
-        text = text.replace("server.example:8443", f"{HOST}:{self.door if self.has_door else self.port}")
-        text = text.replace("8000", str(self.port)).replace("8443", str(self.door)).replace("/home/me", str(server))
+        text = text.replace("server.example:8443", f"{HOST}:{self.proxy_port if self.has_proxy else self.port}")
+        text = text.replace("8000", str(self.port)).replace("8443", str(self.proxy_port))
+        text = text.replace("/home/me", str(server))
         text = text.replace("CLIENT=0", f"CLIENT={machine[-1]}")
         # feddag is installed already, and no test may install anything
         text = text.replace("pip install 'feddag[flower]'", "python -m pip show --quiet feddag flwr")
@@ -128,16 +129,16 @@ def await_port(machines: Machines, port: int) -> None:
             time.sleep(0.2)
 
 
-def open_door(machines: Machines, text: str) -> None:
+def start_proxy(machines: Machines, text: str) -> None:
     folder = machines.homes["server"]
     user = "user root;" if os.getuid() == 0 else ""
     text = NGINX_AROUND.format(folder=folder, user=user, server=machines.command("server", text))
     (folder / "nginx.conf").write_text(text)
     machines.running.append(machines.start("server", f"exec {NGINX} -p {folder} -c {folder}/nginx.conf"))
-    await_port(machines, machines.door)
+    await_port(machines, machines.proxy_port)
     for call in ("control/start-run", "control/register-node", "control/list-nodes", "runtime/get-nodes"):
-        assert status(machines, machines.door, f"/v1/{call}") == 403
-    # Why the door is needed: no login is asked for.
+        assert status(machines, machines.proxy_port, f"/v1/{call}") == 403
+    # Why the proxy is needed: no login is asked for.
     assert status(machines, machines.port, "/v1/control/list-nodes") == 200
 
 
@@ -146,8 +147,8 @@ def test_the_guide_as_it_is_written(machines: Machines) -> None:
     assert [language for language, _ in steps].count("sh") >= 9
     for language, text in steps:
         if language == "nginx":
-            if machines.has_door:
-                open_door(machines, text)
+            if machines.has_proxy:
+                start_proxy(machines, text)
             continue
         where = "# on each site" if language == "python" else text.splitlines()[0]
         sites = ["site-0", "site-1"]
