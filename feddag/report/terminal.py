@@ -36,7 +36,7 @@ def result_row(results: Sequence[ResultRecord]) -> list[str]:
         return f"{np.mean(known):.{digits}f}{spread}"
 
     def groups(name: Literal["clusters", "truth"]) -> str:
-        counts = [len(set(known)) for result in results if (known := result[name]) is not None]
+        counts = [len(set(known) - {None}) for result in results if (known := result[name]) is not None]
         return "/".join(str(count) for count in sorted(set(counts))) if counts else "-"
 
     return [

@@ -14,6 +14,7 @@ from feddag.report import read_run, write_report
 from feddag.report.figures import distances as figures
 from feddag.report.page import page
 from feddag.report.run import run_document
+from feddag.report.terminal import result_row
 from tests.report.conftest import HOSTILE, made_by_hand
 
 ALL_FIGURES = {
@@ -121,3 +122,14 @@ def test_the_command_writes_where_it_says(real_run: Path, tmp_path: Path, monkey
     assert not ended.value.code
     assert capsys.readouterr().out == f"report: {tmp_path / 'my.html'}\n"
     assert (tmp_path / "my.html").read_text().startswith("<!doctype html>")
+
+
+def test_clients_without_a_cluster_are_no_cluster() -> None:
+    result = {
+        "clusters": [0, None, 1],
+        "truth": [0, 1, 1],
+        "method": "ifca",
+        "accuracy": {"mean": 1, "worst_decile": 1},
+    }
+    more = {"accuracy_finetuned": None, "ari": None, "bytes_up": 0, "bytes_down": 0, "clients": 3, "seconds": 1.0}
+    assert result_row([result | more])[4:6] == ["2", "2"]
