@@ -5,7 +5,6 @@ data (arrays and numbers). A method never learns which engine carried the jobs a
 """
 
 import contextlib
-import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-import torch
 
+from feddag.answers import FAR_BEYOND, FINITE, Inspector, far_beyond, form_of
 from feddag.client.step import NUMBER_BYTES, Result, Step
 from feddag.errors import FeddagError
 from feddag.models import ModelSpec
 from feddag.records import Event, EventKind
 from feddag.rng import rng
-from feddag.weights import ClientId, Ref, Weights, part_of
+from feddag.weights import ClientId, Ref, Weights
 
 
 @dataclass(frozen=True)
@@ -148,7 +147,7 @@ class Federation:
         self._seed = seed
         self._held_out = frozenset(held_out)
         self._minimum = minimum
-        self._forms = {_form(model.initial_weights(seed, "form"))}
+        self._inspector = Inspector(model, {form_of(model.initial_weights(seed, "form"))})
         self._exchange = 0
         self._counting = True
         self._told: list[Event] = []
@@ -164,6 +163,10 @@ class Federation:
         self.traffic = Traffic()
         self.missing: dict[ClientId, str] = {}
         """Clients that did not answer in this round, and why."""
+        self.peaks: dict[ClientId, float] = {}
+        """The largest weight that each client sent in this round."""
+        self.barred: dict[ClientId, str] = {}
+        """Clients that are not asked, and why."""
 
     @property
     def clients(self) -> tuple[ClientId, ...]:
@@ -174,6 +177,7 @@ class Federation:
         """Open a round: its randomness, exchanges and absentees start afresh."""
         self._engine.begin_round(number)
         self.round, self._exchange, self.phase = number, 0, "train"
+        self.peaks = {}
         if number > 1:  # the first round's record also tells who was missing at the start
             self.missing = {}
 
@@ -200,7 +204,7 @@ class Federation:
 
     def put(self, weights: Weights) -> Ref:
         """Hand weights over once; jobs then carry the reference."""
-        self._forms.add(_form(weights))
+        self._inspector.forms.add(form_of(weights))
         return self._engine.put(weights)
 
     def ask(self, jobs: Iterable[Job], *, optional: bool = False) -> Replies:
@@ -213,18 +217,26 @@ class Federation:
         if len({job.client for job in jobs}) < len(jobs):
             raise ValueError("a client was given two jobs in one exchange; give one job with two steps")
         self._exchange += 1
-        answered, missing = self._engine.perform(jobs, self.round, self._exchange)
+        allowed = [job for job in jobs if job.client not in self.barred]
+        answered, missing = self._engine.perform(allowed, self.round, self._exchange)
+        missing = {**missing, **{job.client: self.barred[job.client] for job in jobs if job.client in self.barred}}
         steps = {job.client: job.steps for job in jobs}
-        sound = []
+        sound, peaks = [], {}
         for reply in sorted(answered, key=lambda reply: reply.client):
-            if not all(map(self._is_formed, steps[reply.client], reply.results)):
-                missing = missing | {reply.client: "answered with an array of a wrong name, shape or type"}
-            elif self._counting and not all(map(_is_finite, reply.results)):
-                missing = missing | {reply.client: "answered with a value that is not finite"}
+            problem = self._inspector.problem(
+                steps[reply.client], reply.results, reply.samples, measuring=not self._counting
+            )
+            if problem:
+                missing = missing | {reply.client: problem}
             else:
                 sound.append(reply)
+                peaks[reply.client] = self._inspector.peak
+        for client in far_beyond(peaks, FAR_BEYOND):
+            missing[client] = "answered with weights far beyond those of the others"
+        sound = [reply for reply in sound if reply.client not in missing]
         if self._counting:
-            self._count(jobs, answered)
+            self.peaks |= {client: max(peak, self.peaks.get(client, 0.0)) for client, peak in peaks.items()}
+            self._count(jobs, [reply for reply in answered if missing.get(reply.client) in (None, FINITE)])
             self.missing |= missing
             if not optional and len(sound) < min(self._minimum, len(jobs)):
                 raise FeddagError(
@@ -251,18 +263,6 @@ class Federation:
         finally:
             self._counting = True
 
-    def _is_formed(self, step: Step, result: Result) -> bool:
-        """Whether weights look like some that were handed over, and arrays as the step says they do."""
-        shapes = step.shapes(self._model)
-        if shapes is not None and shapes != {name: tuple(array.shape) for name, array in result.arrays.items()}:
-            return False
-        sent = [*result.more.values(), *([] if result.weights is None else [result.weights])]
-        if not sent:
-            return True
-        whole = not step.parts
-        known = [frozenset(entry for entry in form if whole or part_of(entry[0]) in step.parts) for form in self._forms]
-        return all(_form(weights) in known for weights in sent)
-
     def _count(self, jobs: Sequence[Job], replies: Sequence[Reply]) -> None:
         traffic = self.traffic
         steps = {job.client: job.steps for job in jobs}
@@ -282,13 +282,3 @@ class Federation:
                 traffic.samples_by_client[reply.client] += result.samples
             traffic.up[self.phase] += NUMBER_BYTES  # the sample count
             traffic.up_by_client[reply.client] += reply.nbytes
-
-
-def _form(weights: Weights) -> frozenset[tuple[str, tuple[int, ...], torch.dtype]]:
-    return frozenset((name, tuple(tensor.shape), tensor.dtype) for name, tensor in weights.items())
-
-
-def _is_finite(result: Result) -> bool:
-    return all(map(math.isfinite, result.numbers.values())) and all(  # NumPy: for small arrays thrice as fast as torch
-        bool(np.isfinite(tensor.numpy()).all()) for tensor in result.tensors()
-    )

@@ -20,6 +20,9 @@ class Evaluate(Step):
     def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
         return {"counts": (model.num_classes, 3)}
 
+    def problem(self, result: Result) -> str | None:
+        return _problem_of_counts(result)
+
     def only_scores(self) -> ModelSource:
         return self.model
 
@@ -40,6 +43,12 @@ class Choose(Step):
     def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
         return {"losses": (len(self.models),), "chosen": (1,)}
 
+    def problem(self, result: Result) -> str | None:
+        chosen = result.arrays["chosen"]
+        if chosen.dtype != torch.int64 or not 0 <= int(chosen) < len(self.models):
+            return "chose a model that it was not given"
+        return None
+
     def run(self, client: Client) -> Result:
         candidates = [client.weights(source) for source in self.models]
         losses = torch.stack([client.counts(weights)[:, 2].sum() for weights in candidates]) / len(client.y)
@@ -59,6 +68,10 @@ class Monitor(Step):
     def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
         return {"counts": (model.num_classes,), "loss": (1,)}
 
+    def problem(self, result: Result) -> str | None:
+        counts = result.arrays["counts"]
+        return "told class counts that cannot be" if (counts < 0).any() or not counts.sum() > 0 else None
+
     def run(self, client: Client) -> Result:
         table = client.counts(client.weights(self.model))
         counts = torch.bincount(client.y, minlength=client.num_classes).double()
@@ -76,6 +89,9 @@ class EvaluateMixture(Step):
     def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
         return {"counts": (model.num_classes, 3)}
 
+    def problem(self, result: Result) -> str | None:
+        return _problem_of_counts(result)
+
     def run(self, client: Client) -> Result:
         x, y = client.test_samples()
         mixed = sum(
@@ -88,6 +104,14 @@ class EvaluateMixture(Step):
         counts = torch.zeros(client.num_classes, 3, dtype=torch.float64)
         counts.index_add_(0, y, torch.stack([hits, torch.ones_like(hits), losses], dim=1).double())
         return Result(arrays={"counts": counts}, scored=len(self.models) * len(y))
+
+
+def _problem_of_counts(result: Result) -> str | None:
+    """A loss may be anything where a model has diverged, but nobody gets more right than there is."""
+    correct, samples = result.arrays["counts"][:, 0], result.arrays["counts"][:, 1]
+    if not bool(((correct >= 0) & (correct <= samples) & (samples <= 2**53)).all()):
+        return "told a score that cannot be"
+    return None
 
 
 def balanced_accuracies(counts: Tensor) -> list[float]:

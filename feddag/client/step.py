@@ -64,6 +64,14 @@ class Step(ABC):
         """The shapes of the arrays in the result, if they are known beforehand: another answer is then refused."""
         return None
 
+    def sends(self) -> bool | None:
+        """Whether the result holds weights, if that is known beforehand: another answer is then refused."""
+        return None
+
+    def problem(self, result: Result) -> str | None:
+        """What else is wrong with a result of the right shapes, in words without its values; None if nothing is."""
+        return None
+
     def only_scores(self) -> ModelSource:
         """The model, if the step does nothing but score it on test samples: engines then score it once for all."""
         return None

@@ -71,6 +71,14 @@ class Train(Step):
             samples=sum(map(len, batches)),
         )
 
+    def sends(self) -> bool:
+        return self.send
+
+    def problem(self, result: Result) -> str | None:
+        if set(result.arrays) != ({"losses"} if self.losses else set()) or not set(result.numbers) <= {"loss"}:
+            return "answered with an array of a wrong name, shape or type"
+        return None
+
     def settings(self, usual: LocalSettings) -> LocalSettings:
         """The experiment's settings but for what this step says."""
         given = {name: value for name in ("epochs", "steps", "lr") if (value := getattr(self, name)) is not None}

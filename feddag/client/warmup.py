@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from feddag.client.signature import Inputs, Signature, signature, sparsified
 from feddag.client.step import Client, Result, Step
 from feddag.client.train import balanced_batches
+from feddag.errors import FeddagError
 from feddag.models import ModelSpec
 from feddag.weights import Ref, Weights, only
 
@@ -43,6 +44,16 @@ class MakeSignature(Step):
             **{"vectors": vectors, "counts": classes, "reliability": classes},
             **{"update": update, "update_reliability": (1,)},
         }
+
+    def sends(self) -> bool:
+        return self.send
+
+    def problem(self, result: Result) -> str | None:
+        try:
+            Signature.from_tensors(result.arrays)
+        except FeddagError as error:  # its sentence names what is wrong and holds no value
+            return f"sent something that is not a signature: {error}"
+        return None
 
     def run(self, client: Client) -> Result:
         start = client.weights(self.model)

@@ -13,6 +13,8 @@ from feddag.federation import Federation, Job, Reply
 from feddag.methods import Method
 from feddag.weights import Choice, ClientId, Mixture, ModelSource, Own, Ref, Weights
 
+UNUSABLE_LOSS = 1e4  # mean cross-entropy; guessing among a million classes costs 14
+
 
 class Evaluation:
     """Scores the models that a method serves. Nothing of it counts as the method's traffic or work."""
@@ -22,6 +24,8 @@ class Evaluation:
         self._refs: dict[int, tuple[Ref, Weights]] = {}
         self.chosen: dict[ClientId, int] = {}
         """Which of several models each client that has the choice took last."""
+        self.unusable = False
+        """Whether the models last scored have a loss that no model in use has."""
 
     def scores(self, clients: Sequence[ClientId], finetuned: bool = False) -> tuple[list[float], float | None]:
         """Each client's balanced accuracy (nan where there is none) and the mean loss over all test samples.
@@ -33,12 +37,14 @@ class Evaluation:
         with self._federation.uncounted():
             replies = list(self._federation.ask(jobs))
         self._refs = {}
+        self.unusable = False
         if not replies:
             return [math.nan] * len(clients), None
         self._note_choices(replies)
         counts = torch.stack([reply.results[-1].arrays["counts"] for reply in replies])
         found = dict(zip([reply.client for reply in replies], balanced_accuracies(counts), strict=True))
         loss = mean_loss(counts.sum(0))
+        self.unusable = bool(counts[:, :, 1].sum() > 0) and not loss <= UNUSABLE_LOSS
         return [found.get(client, math.nan) for client in clients], loss if math.isfinite(loss) else None
 
     def _steps(self, client: ClientId, finetuned: bool) -> list[Step]:

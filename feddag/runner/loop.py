@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from feddag.answers import far_beyond
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.federation import Engine, Federation, Traffic
@@ -33,6 +34,7 @@ from feddag.runner.results import (
 from feddag.weights import ClientId
 
 SCHEMA = 1
+SUSPECT = 10.0  # times the usual largest weight, in a round after which models cannot be used
 
 Observer = Callable[[RoundRecord], None]
 
@@ -86,8 +88,7 @@ class Loop:
             setting.minimum,
             experiment.rounds,
         )
-        self.method = kind(experiment.settings)
-        self.evaluation = Evaluation(self.federation, self.method)
+        self._make_method()
         self.key = experiment.key()
         self.present: tuple[ClientId, ...] = ()
         self.began = time.perf_counter()
@@ -105,11 +106,7 @@ class Loop:
             self.checkpoint(0)
         for number in range((done or 0) + 1, self.experiment.rounds + 1):
             began = time.perf_counter()
-            self.federation.begin_round(number)
-            self._welcome()
-            sampled = self.method.sample(self.federation)
-            self.method.round(self.federation, sampled)
-            record = self._record(number)
+            record = self._round(number)
             record["seconds"] = round(time.perf_counter() - began, 4)
             self.files.append(record)
             if self.method.clusters() != self.explained:
@@ -118,6 +115,34 @@ class Loop:
             if self.observer:
                 self.observer(record)
         return self._result()
+
+    def _round(self, number: int) -> RoundRecord:
+        """A round; one that left models nobody can use is undone, and repeated without whoever caused it."""
+        while True:
+            self.federation.begin_round(number)
+            self._welcome()
+            self.method.round(self.federation, self.method.sample(self.federation))
+            record = self._record(number)
+            culprits = far_beyond(self.federation.peaks, SUSPECT) if self.evaluation.unusable else []
+            if not culprits:
+                return record
+            self._undo(number, culprits)
+
+    def _undo(self, number: int, culprits: Sequence[ClientId]) -> None:
+        """Go back to before the round, and leave these clients out of it."""
+        barred = self.federation.barred
+        self._make_method()
+        self._restore()
+        self.began = time.perf_counter()
+        self.method.setup(self.federation)
+        self.federation.barred = barred | dict.fromkeys(culprits, "left out: its weights made the models unusable")
+        named = ", ".join(map(str, culprits))
+        text = f"round {number} was undone: the weights of client {named} made the models unusable"
+        self.federation.tell("fault", text, culprits)
+
+    def _make_method(self) -> None:
+        self.method = self.experiment.method_class(self.experiment.settings)
+        self.evaluation = Evaluation(self.federation, self.method)
 
     def _welcome(self) -> None:
         """Tell the method who came and who went since the last round."""
@@ -161,6 +186,7 @@ class Loop:
             "method": self.method.state_dict(),
             "traffic": traffic,
             "missing": dict(self.federation.missing),
+            "barred": dict(self.federation.barred),
             "chosen": dict(self.evaluation.chosen),
             "model": astuple(self.setting.model),
             "holds_states": self.engine.holds_states,
@@ -191,6 +217,7 @@ class Loop:
         self.explained = _copied(self.method.clusters())
         self.federation.traffic = Traffic(**{name: Counter(counts) for name, counts in tree["traffic"].items()})
         self.federation.missing = dict(tree["missing"])
+        self.federation.barred = dict(tree["barred"])
         self.evaluation.chosen = dict(tree["chosen"])
         return int(tree["round"])
 
