@@ -23,6 +23,7 @@ from feddag.own_code import source_files
 DEFAULT_METHOD = "feddag"
 DEFAULT_CLIENTS = 20
 NOT_PART_OF_THE_RESULT = {"workers"}
+NEUTRAL = {"robust": "none"}  # fields that came later, with the value that means "as before": keys stay what they were
 RENAMED = {  # what fields were called in version 0.1
     "labels": "label_fraction",
     "quantity": "concentration",
@@ -195,6 +196,7 @@ class Experiment(BaseModel):
     def key(self) -> str:
         """What this experiment's result is kept under: equal for equal results, whatever the number of workers."""
         identity = {name: value for name, value in self.resolved().items() if name not in NOT_PART_OF_THE_RESULT}
+        identity = {name: value for name, value in identity.items() if NEUTRAL.get(name, ...) != value}
         identity["revision"] = self.method_class.revision
         if _is_own(self.dataset):
             identity["dataset"] = _fingerprint(Path(self.dataset))  # what is in it, not where it lies

@@ -1,15 +1,20 @@
 """What every method is: a start, a round, and an answer to "which model does this client use?"."""
 
+import math
+import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from feddag.federation import Federation
+from feddag.federation import Federation, Reply
 from feddag.records import Diagnostics
+from feddag.server.robust import FEWEST, Robust, lengths, robust_mean
 from feddag.stateful import Stateful
 from feddag.weights import ClientId, Served, Weights
+
+SUSPICIOUS = 5.0  # times the median length of an update
 
 
 class MethodSettings(BaseModel):
@@ -17,14 +22,16 @@ class MethodSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
+    robust: Robust = Field("none", description="how answers are averaged, so that a few liars cannot pull the mean")
+
 
 class Method(Stateful, ABC):
     """One federated algorithm.
 
     Everything a method remembers is an attribute that does not start with an underscore (see `Stateful`): that is what
-    a checkpoint saves and a resumed run gets back. What starts with one is
-    made in `setup`, which both a new and a resumed run call. Models of single clients that the server holds belong into
-    `held`: each is a file of its own, written only when it changes.
+    a checkpoint saves and a resumed run gets back. What starts with one is made in `setup`, which both a new and a
+    resumed run call. Models of single clients that the server holds belong into `held`: each is a file of its own,
+    written only when it changes.
     """
 
     name: ClassVar[str]
@@ -39,6 +46,7 @@ class Method(Stateful, ABC):
     def __init__(self, settings: MethodSettings) -> None:
         self._settings = settings
         self.held: dict[ClientId, Weights] = {}
+        self._suspects: dict[ClientId, float] = {}
 
     def setup(self, federation: Federation) -> None:
         """Make what is not remembered. Called before `start`, and again before a stopped run goes on."""
@@ -75,6 +83,28 @@ class Method(Stateful, ABC):
     def diagnostics(self) -> Diagnostics:
         """What led to the groups, for a report; every part is optional."""
         return {}
+
+    def mean(
+        self, replies: Sequence[Reply], start: Weights, *, by_samples: bool = True, step: int | None = None
+    ) -> Weights:
+        """The mean of what clients trained from `start`, by the rule that the field `robust` names.
+
+        `step` is the step of the job whose weights are meant: the last that sent any, if it is not named.
+        """
+        sent = [reply.weights if step is None else reply.results[step].weights or {} for reply in replies]
+        shares = [reply.samples if by_samples else 1 for reply in replies]
+        rule = self._settings.robust
+        if rule != "none" and len(replies) >= FEWEST:
+            long = lengths(sent, start)
+            usual = statistics.median(long) or math.inf
+            suspects = {r.client: length / usual for r, length in zip(replies, long, strict=True)}
+            self._suspects |= {client: ratio for client, ratio in suspects.items() if ratio > SUSPICIOUS}
+        return robust_mean(sent, shares, start, rule)
+
+    def suspects(self) -> dict[ClientId, float]:
+        """Clients whose updates were many times as long as the usual one since this was last asked, and how many."""
+        found, self._suspects = self._suspects, {}
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """All that the method remembers but for `held`, which has files of its own."""

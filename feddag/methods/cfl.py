@@ -13,7 +13,6 @@ from torch import Tensor
 
 from feddag.federation import Federation, Replies, Reply
 from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
-from feddag.server.aggregate import mean_of
 from feddag.weights import ClientId, Weights
 
 
@@ -36,7 +35,7 @@ class CFL(ClusteredMethod):
         return list(federation.clients)
 
     def aggregate(self, cluster: int, answered: Sequence[Reply]) -> Weights:
-        return mean_of([reply.weights for reply in answered], [1] * len(answered))
+        return self.mean(answered, self.groups.trained[cluster], by_samples=False)
 
     def adapt(self, federation: Federation, before: Mapping[int, Weights], replies: Replies) -> None:
         for cluster, answered in replies.by_group(dict(self.groups.cluster_of)):

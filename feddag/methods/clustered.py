@@ -15,7 +15,6 @@ from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies, Reply
 from feddag.methods.base import Method, MethodSettings
-from feddag.server.aggregate import mean_of
 from feddag.server.clusters import Clusters
 from feddag.weights import Choice, ClientId, Ref, Served, Weights
 
@@ -76,7 +75,7 @@ class ClusteredMethod(Method):
 
     def aggregate(self, cluster: int, answered: Sequence[Reply]) -> Weights:
         """A cluster's new model, or the parts of it that were trained: the mean weighted by samples."""
-        return mean_of([reply.weights for reply in answered], [reply.samples for reply in answered])
+        return self.mean(answered, self.groups.trained[cluster])
 
     def adapt(self, federation: Federation, before: Mapping[int, Weights], replies: Replies) -> None:
         """After a round: split, merge or move. `before` holds the models that were sent."""

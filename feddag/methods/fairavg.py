@@ -2,7 +2,6 @@
 
 from feddag.federation import Replies
 from feddag.methods.fedavg import FedAvg
-from feddag.server.aggregate import plain_mean
 from feddag.weights import Weights
 
 
@@ -12,4 +11,4 @@ class FairAvg(FedAvg):
     name = "fairavg"
 
     def combined(self, replies: Replies) -> Weights | None:
-        return plain_mean(replies)
+        return self.mean(list(replies), self.weights, by_samples=False) if len(replies) else None

@@ -6,7 +6,6 @@ from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies
 from feddag.methods.base import Method
-from feddag.server.aggregate import weighted_mean
 from feddag.weights import ClientId, Ref, Served, Weights
 
 
@@ -29,7 +28,7 @@ class FedAvg(Method):
 
     def combined(self, replies: Replies) -> Weights | None:
         """The new global model; None when nobody answered."""
-        return weighted_mean(replies)
+        return self.mean(list(replies), self.weights) if len(replies) else None
 
     def model_of(self, client: ClientId) -> Served:
         return self.weights

@@ -5,7 +5,6 @@ from pydantic import Field
 from feddag.federation import Federation, Replies
 from feddag.methods.base import MethodSettings
 from feddag.methods.fedavg import FedAvg
-from feddag.server.aggregate import weighted_mean
 from feddag.weights import Weights
 
 
@@ -25,7 +24,7 @@ class FedAvgM(FedAvg):
         self.velocity = {name: value.new_zeros(value.shape) for name, value in self.weights.items()}
 
     def combined(self, replies: Replies) -> Weights | None:
-        mean = weighted_mean(replies)
+        mean = super().combined(replies)
         if mean is None:
             return None
         momentum, lr = self._settings.server_momentum, self._settings.server_lr

@@ -13,7 +13,6 @@ from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Replies, Reply
 from feddag.methods.clustered import ClusteredMethod, ClusteredSettings, chosen
-from feddag.server.aggregate import mean_of
 from feddag.weights import ClientId, Ref, Weights
 
 
@@ -42,4 +41,4 @@ class IFCA(ClusteredMethod):
             self.groups.move(reply.client, chosen(reply))
 
     def aggregate(self, cluster: int, answered: Sequence[Reply]) -> Weights:
-        return mean_of([reply.weights for reply in answered], [1] * len(answered))  # every client counts the same
+        return self.mean(answered, self.groups.trained[cluster], by_samples=False)

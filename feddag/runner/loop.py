@@ -122,6 +122,9 @@ class Loop:
             self.federation.begin_round(number)
             self._welcome()
             self.method.round(self.federation, self.method.sample(self.federation))
+            for client, times in self.method.suspects().items():
+                text = f"client {client} sent an update {times:.0f} times as long as usual"
+                self.federation.tell("fault", text, [client])
             record = self._record(number)
             culprits = far_beyond(self.federation.peaks, SUSPECT) if self.evaluation.unusable else []
             if not culprits:

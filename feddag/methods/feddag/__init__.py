@@ -25,7 +25,7 @@ from feddag.methods.feddag.settings import GroupingSettings, SecondarySettings, 
 from feddag.methods.feddag.sharing import HEAD, PRIMARY, SECONDARY, AtHome, NoSecondary, sharing
 from feddag.models import DualEncoder
 from feddag.records import Diagnostics
-from feddag.server.aggregate import mean_of, weighted_mean
+from feddag.server.aggregate import weighted_mean
 from feddag.server.drift import DriftMonitor
 from feddag.server.membership import Membership
 from feddag.weights import ClientId, Ref, Served, Weights, only
@@ -168,8 +168,7 @@ class FedDAGStar(ClusteredMethod):
 
     def aggregate(self, cluster: int, answered: Sequence[Reply]) -> Weights:
         """A cluster's primary encoder and head after its clients' training (Eq. 18)."""
-        sent = [reply.results[0].weights or {} for reply in answered]
-        return mean_of(sent, [reply.samples for reply in answered])
+        return self.mean(answered, self.groups.trained[cluster], step=0)
 
     # Newcomers, drift, growth: A.8 and A.9 ---------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from feddag.server.aggregate import mean_of
 from feddag.server.complement import complement_graph, matched_classes
 from feddag.server.grouping import Grouping
 from feddag.server.membership import Signed
+from feddag.server.robust import robust_mean
 from feddag.stateful import Stateful
 from feddag.weights import Weights, only, renamed
 
@@ -136,7 +137,8 @@ class AtHome(NoSecondary):
         for source, answered in by_source:
             learners = self.learners(source)
             sent = self.combined(before, learners)
-            trained = mean_of([last_weights(reply) for reply in answered], [reply.samples for reply in answered])
+            sizes = [reply.samples for reply in answered]
+            trained = robust_mean([last_weights(reply) for reply in answered], sizes, sent, self._own.robust)
             move = {name: trained[name] - sent[name] for name in sent if sent[name].is_floating_point()}
             for learner in learners:
                 moves.setdefault(learner, []).append(move)
