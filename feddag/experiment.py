@@ -15,6 +15,7 @@ from feddag.client.trainer import LocalSettings, TrainerKind
 from feddag.data.datasets import Dataset
 from feddag.data.obtain import KNOWN, find
 from feddag.data.partitions import PARTITIONS, Partition, PartitionSettings, make_partition, settings_of
+from feddag.engines.attacks import Attack
 from feddag.errors import FeddagError, nearest
 from feddag.methods import Method, MethodSettings, all_methods, find_method
 from feddag.models import ModelSpec, default_model
@@ -98,6 +99,8 @@ class Experiment(BaseModel):
     )
     drift_round: int = Field(0, ge=0, description="round from which some clients hold other data (0: never)")
     drift_share: float = Field(0.2, gt=0, le=1, description="share of clients that drift, by exchanging what they hold")
+    attack: Attack = Field("none", description="how some clients lie, to see what that does")
+    attackers: float = Field(0.1, gt=0, lt=1, description="share of clients that lie, at least one")
     # how clients train
     model: str | None = Field(None, description="mlp, lenet5, cnn, resnet9 or module:function (by sample shape)")
     trainer: TrainerKind = Field("auto", description="auto: native where it can train the model")
@@ -190,6 +193,7 @@ class Experiment(BaseModel):
         """Every field that has a say in this run, with its value."""
         unused = {name for other in PARTITIONS for name in settings_of(other)} - set(settings_of(self.partition))
         unused |= {"drift_round", "drift_share"} if self.drift_round == 0 else set()
+        unused |= {"attack", "attackers"} if self.attack == "none" else set()
         own = {name: getattr(self, name) for name in type(self).model_fields if name not in unused}
         return {name: value for name, value in (own | self.settings.model_dump()).items() if value is not None}
 

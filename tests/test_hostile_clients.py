@@ -83,3 +83,55 @@ def test_an_undone_round_stays_undone_after_a_resume(lying: Any, tmp_path: Any) 
 def test_training_that_diverges_by_itself_is_nobodys_fault() -> None:
     run = feddag.run(feddag.Experiment(method="fedavg", **IID, lr=100.0))
     assert not [event for record in run.history for event in record["events"]]
+
+
+@pytest.mark.parametrize("attack", ["sign-flip", "scale", "free-rider"])
+def test_clipping_saves_what_an_attack_takes(attack: str) -> None:
+    fields = IID | {"rounds": 6}
+    free, taken, saved = (
+        feddag.run(feddag.Experiment(method="fedavg", **fields, **more)).result
+        for more in ({}, {"attack": attack}, {"attack": attack, "robust": "clip"})
+    )
+    assert taken["accuracy_honest"]["mean"] < free["accuracy"]["mean"] - 0.3
+    assert saved["accuracy_honest"]["mean"] > taken["accuracy_honest"]["mean"] + 0.3
+    assert len(taken["attackers"]) == 1 and "attackers" not in free
+
+
+def test_an_attack_and_a_rule_are_part_of_the_key_and_nothing_else_is() -> None:
+    plain = feddag.Experiment(method="fedavg", **IID)
+    assert plain.with_(attackers=0.3).key() == plain.key() == plain.with_(robust="none").key()
+    keys = {plain.with_(**more).key() for more in ({}, {"attack": "noise"}, {"robust": "clip"}, {"robust": "krum"})}
+    assert len(keys) == 4
+    assert "attack" not in plain.resolved() and plain.with_(attack="noise").resolved()["attackers"] == 0.1
+
+
+def test_clipping_an_honest_run_changes_little_and_a_resume_changes_nothing(tmp_path: Any) -> None:
+    plain = feddag.run(feddag.Experiment(method="feddag", **IID))
+    clipped = feddag.run(feddag.Experiment(method="feddag", **IID, robust="clip"))
+    assert clipped.result["accuracy"] == plain.result["accuracy"]  # alike clients: nothing is clipped, the same bytes
+
+
+def test_a_mimic_joins_its_victims_cluster_and_a_label_flipper_is_set_apart() -> None:
+    fields = {"partition": "label-skew", "clients": 12, "groups": 3, "rounds": 1, "epochs": 1, "workers": 1}
+    run = feddag.run(feddag.Experiment(method="feddag-star", attack="signature-mimic", **fields))
+    assert run.result["ari"] < 1 and len(set(run.clusters or ())) == 3
+    run = feddag.run(feddag.Experiment(method="feddag-star", attack="label-flip", **IID | {"rounds": 1}))
+    [liar] = run.result["attackers"]
+    clusters = run.clusters or []
+    assert clusters.count(clusters[liar]) == 1
+
+
+@pytest.mark.parametrize("robust", ["clip", "trimmed-mean", "median", "krum", "geometric-median"])
+@pytest.mark.parametrize("method", ["fedavg", "fairavg", "fedavgm", "oracle", "ifca", "cfl", "ditto", "feddag"])
+def test_every_method_takes_every_rule(method: str, robust: str) -> None:
+    fields = {
+        "clients": 8,
+        "groups": 2,
+        "rounds": 2,
+        "epochs": 1,
+        "participation": 1.0,
+        "workers": 1,
+        "finetune": False,
+    }
+    run = feddag.run(feddag.Experiment(method=method, robust=robust, **fields))
+    assert run.result["answers_missing"] == 0

@@ -54,6 +54,8 @@ class Setting:
     held_out: tuple[ClientId, ...] = ()
     drifting: tuple[ClientId, ...] = ()
     """Who holds other data after the drift."""
+    attackers: tuple[ClientId, ...] = ()
+    """Who lies, where an experiment has clients that do."""
     partition_checksum: str | None = None
     class_counts: NDArray[np.int64] | None = None
     """How many samples of each class each client holds, where that is known: clients x classes."""
@@ -235,6 +237,9 @@ class Loop:
             "accuracy_finetuned": self._finetuned(clients),
             "accuracy_best": over_rounds(np.max, history, clients),
         }
+        if self.setting.attackers:
+            honest = [client for client in clients if client not in self.setting.attackers]
+            blocks["accuracy_honest"] = over_rounds(np.mean, tail(history), honest)
         if unseen := self.setting.held_out:
             self.federation.admit(unseen)
             self.method.join(self.federation, unseen)
@@ -256,6 +261,7 @@ class Loop:
             **{name: block.as_record() if block else None for name, block in blocks.items()},
             "accuracy_by_round": [record["accuracy"]["mean"] for record in history],
             "volatility": volatility(history, clients),
+            **({"attackers": list(self.setting.attackers)} if self.setting.attackers else {}),
             "clusters": None if clusters is None else [clusters.get(client) for client in range(self.setting.clients)],
             "truth": None if truth is None else list(truth),
             "ari": clustering and clustering["ari"],

@@ -1,11 +1,14 @@
 """From an experiment to a finished run, and back from its directory."""
 
-import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from feddag import native
 from feddag.client.trainer import load_weights, native_network
@@ -13,15 +16,17 @@ from feddag.data.clients import count_classes, lay_out
 from feddag.data.datasets import Dataset
 from feddag.data.datasets import load as load_dataset
 from feddag.data.partitions import Partition
+from feddag.engines.attacks import AttackedEngine, draw_attackers, flip_labels
 from feddag.engines.local import LocalEngine
 from feddag.engines.worker import WorkerConfig
 from feddag.errors import FeddagError
-from feddag.experiment import Experiment, read_experiment
+from feddag.experiment import Experiment
 from feddag.federation import Engine
 from feddag.files import write_atomically
-from feddag.models import DualEncoder, MixtureOfModels, Model, ModelSpec
+from feddag.models import DualEncoder, MixtureOfModels, Model, ModelSpec, default_model
 from feddag.records import ResultRecord, RoundRecord
-from feddag.runner.directory import RunDirectory
+from feddag.runner.checked import own_code, parse_experiment
+from feddag.runner.directory import Checkpoint, RunDirectory
 from feddag.runner.loop import Loop, Observer, Setting
 from feddag.runner.results import Accuracy
 from feddag.weights import Choice, ClientId, Mixture, Own, Weights, kept, overlaid
@@ -59,7 +64,7 @@ class Run:
     @property
     def history(self) -> list[RoundRecord]:
         """A record for each round."""
-        return RunDirectory(self.directory).read_history()
+        return RunDirectory(self.directory).read_history(self.result)
 
     def model(self, client: ClientId) -> Model | DualEncoder | MixtureOfModels:
         """The network this client ended with, ready to use."""
@@ -68,10 +73,21 @@ class Run:
         saved = RunDirectory(self.directory).load_checkpoint()
         if saved is None or saved.tree["round"] != self.experiment.rounds:
             raise FeddagError(f"run directory '{self.directory}' has lost its last checkpoint, and with it the models")
+        try:
+            return self._model(saved, client)
+        except FeddagError:
+            raise
+        except Exception as error:  # a checkpoint can be whole and still not hold what this method saves
+            raise FeddagError(
+                f"run directory '{self.directory}' holds no model of client {client} that method = "
+                f"'{self.experiment.method}' could use"
+            ) from error
+
+    def _model(self, saved: Checkpoint, client: ClientId) -> Model | DualEncoder | MixtureOfModels:
         method = self.experiment.method_class(self.experiment.settings)
         method.load_state_dict(saved.tree["method"])
         method.held = saved.held
-        spec = ModelSpec(*saved.tree["model"])
+        spec = self._network(saved.tree)
         served = method.model_of(client)
         if isinstance(served, Mixture):
             members = [_loaded(spec, weights) for weights in served.models]
@@ -86,27 +102,82 @@ class Run:
         state = saved.states.get(client, (0, {}))[1]
         return _loaded(spec, overlaid(kept(state, x.name) if isinstance(x, Own) else x for x in layers))
 
+    def _network(self, tree: Mapping[str, Any]) -> ModelSpec:
+        """The network that the experiment names; what a checkpoint says about it only has to agree."""
+        told = ModelSpec(*tree["model"])
+        name = self.experiment.model or default_model(told.shape)
+        meant = replace(told, name=name, encoders=self.experiment.method_class.encoders)
+        if told != meant:
+            raise FeddagError(
+                f"the checkpoints in '{self.directory}' are of another network than the experiment's model = '{name}'"
+            )
+        return meant
+
     def save(self, directory: str | Path) -> None:
         """Copy everything the run left into another directory."""
         target = Path(directory)
         if target.exists() and any(target.iterdir()):
             raise FeddagError(f"directory '{target}' is not empty; give a new one")
-        shutil.copytree(self.directory, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+        shutil.copytree(self.directory, target, dirs_exist_ok=True, ignore=_not_to_copy)
+
+
+def _not_to_copy(folder: str, names: list[str]) -> list[str]:
+    """The lock, and whatever is neither a plain file nor a folder: a link's target is not part of the run."""
+    paths = [Path(folder, name) for name in names]
+    return [path.name for path in paths if path.name == ".lock" or path.is_symlink() or not _is_plain(path)]
+
+
+def _is_plain(path: Path) -> bool:
+    return path.is_file() or path.is_dir()
 
 
 def _loaded(spec: ModelSpec, weights: Weights) -> Model | DualEncoder:
+    if ":" not in spec.name:
+        with torch.device("meta"):  # takes no memory, whatever size a checkpoint says
+            _check_shapes(spec.build(), weights)
     model = spec.build().eval()
+    _check_shapes(model, weights)
     load_weights(model, weights)
     return model
 
 
-def load(directory: str | Path) -> Run:
-    """A finished run from its directory."""
+def _check_shapes(model: torch.nn.Module, weights: Weights) -> None:
+    for name, value in model.state_dict().items():
+        if name not in weights or weights[name].shape != value.shape:
+            raise ValueError(f"there are no weights '{name}' of the shape {tuple(value.shape)}")
+
+
+def load(directory: str | Path, trust: bool = False) -> Run:
+    """A finished run from its directory.
+
+    A run whose method or model is code of its own (`module:name`) is refused unless you `trust` it: that code is
+    imported, and whoever wrote the directory chose its name.
+    """
     files = RunDirectory(Path(directory))
     result = files.read_result()
     if result is None:
         raise FeddagError(f"'{directory}' holds no finished run: it has no result.json")
-    return Run(files.path, read_experiment(files.experiment, {}), result)
+    experiment = recorded_experiment(files, trust)
+    files.read_history(result)  # refuses one that is not what the result was made of
+    return Run(files.path, experiment, result)
+
+
+def recorded_experiment(files: RunDirectory, trust: bool = False) -> Experiment:
+    """The experiment of a run directory. Before one is refused that names code of its own, nothing is imported."""
+    try:
+        values, _ = parse_experiment(files.experiment)
+    except FileNotFoundError:
+        raise FeddagError(f"'{files.path}' is not a run directory: it has no experiment.toml") from None
+    named = own_code(values)
+    if named and not trust:
+        raise FeddagError(
+            f"the run in '{files.path}' uses code that does not come with feddag ({', '.join(named)}), which would be "
+            "imported; if you trust it, say trust=True in Python or --trust on the command line"
+        )
+    try:
+        return Experiment(**values)
+    except FeddagError as error:
+        raise FeddagError(f"'{files.experiment}': {error}") from None
 
 
 def run(
@@ -124,7 +195,9 @@ def run(
     result = files.read_result() if resume else None
     if result is not None and result["key"] != experiment.key():
         raise FeddagError(f"run directory '{files.path}' holds the result of another experiment")
-    if result is None:
+    if result is not None:
+        files.read_history(result)  # refuses one that is not what the result was made of
+    else:
         result = _run_here(experiment, files, resume, observer)
     return Run(files.path, experiment, result, keep_alive)
 
@@ -146,7 +219,13 @@ def _run_here(experiment: Experiment, files: RunDirectory, resume: bool, observe
             drifting = partition.drifting(experiment.drift_share, experiment.seed)
             setting = replace(setting, truth_at_end=after.truth, class_counts=counts, drifting=drifting)
         workers = experiment.workers or _worthwhile_workers(experiment, partition, worker_config)
-        engine = LocalEngine(data, worker_config, workers, drift)
+        engine: Engine = LocalEngine(data, worker_config, workers, drift)
+        if experiment.attack != "none":
+            attackers = draw_attackers(experiment.seed, len(partition.train), experiment.attackers)
+            if experiment.attack == "label-flip":
+                flip_labels(data, attackers)
+            engine = AttackedEngine(engine, experiment.attack, attackers, experiment.seed)
+            setting = replace(setting, attackers=attackers)
         return run_on(engine, experiment, files, setting, resume, observer)
 
 
@@ -161,8 +240,7 @@ def run_on(
     """Let an engine run an experiment to its end, and write down the result; the engine is closed however it ends."""
     try:
         loop = Loop(experiment, files, setting, engine, observer)
-        result = loop.run_to_end(resume)
-        write_atomically(files.result, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        result = files.finish(loop.run_to_end(resume))
         if setting.held_out:  # whoever joined after the last round has a model, too
             loop.checkpoint(experiment.rounds)
     finally:
