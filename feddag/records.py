@@ -1,9 +1,34 @@
-"""What a run writes down, as types: events, a record for each round, and the result."""
+"""What a run writes down, as types: events, a record for each round, and the result.
 
-from collections.abc import Iterable
+The same types say what may stand in the files: `feddag.runner.checked` holds what it reads against them.
+"""
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal, NotRequired, TypedDict, get_args
+from typing import Annotated, Any, Literal, NotRequired, get_args
 
+from typing_extensions import TypedDict  # pydantic cannot read that of Python 3.11
+
+
+@dataclass(frozen=True)
+class Between:
+    """The least and the largest value that a number in a file may have. Asked by pydantic, which is not loaded here."""
+
+    least: float
+    largest: float
+
+    def __get_pydantic_core_schema__(self, kind: Any, of_kind: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        return {**of_kind(kind), "ge": self.least, "le": self.largest}
+
+
+LARGEST = 2**53  # beyond, JSON and floating point do not tell whole numbers apart
+Count = Annotated[int, Between(0, LARGEST)]
+Size = Annotated[int, Between(1, 2**31)]
+Seed = Annotated[int, Between(0, 2**256)]
+Number = Annotated[float, Between(-1e15, 1e15)]
+Amount = Annotated[float, Between(0, 1e15)]
+Share = Annotated[float, Between(0, 1)]
+Cluster = Annotated[int, Between(-(2**31), 2**31)]
 EventKind = Literal["join", "leave", "drift", "regroup", "split", "merge", "move", "fault", "other"]
 
 
@@ -27,8 +52,8 @@ class Event:
 class EventRecord(TypedDict):
     """An event in history.jsonl."""
 
-    kind: EventKind
-    clients: list[int]
+    kind: str
+    clients: list[Count]
     text: str
 
 
@@ -51,32 +76,32 @@ def read_events(items: Iterable[Any]) -> list[Event]:
 class AccuracySummary(TypedDict):
     """Balanced accuracy over clients."""
 
-    mean: float
-    std: float
-    worst_decile: float
+    mean: Share
+    std: Share
+    worst_decile: Share
 
 
 class AccuracyRecord(AccuracySummary):
     """The same with every client's own; None for a client without test samples."""
 
-    per_client: list[float | None]
+    per_client: list[Share | None]
 
 
 class RoundRecord(TypedDict):
     """A line of history.jsonl."""
 
-    round: int
+    round: Count
     accuracy: AccuracySummary
-    loss: float | None
-    clients: list[int]
-    per_client: list[float | None]
-    clusters: list[int | None] | None
-    bytes_up: int
-    bytes_down: int
-    sample_passes: int
+    loss: Number | None
+    clients: list[Count]
+    per_client: list[Share | None]
+    clusters: list[Cluster | None] | None
+    bytes_up: Count
+    bytes_down: Count
+    sample_passes: Count
     missing: dict[str, str]
-    events: list[EventRecord]
-    seconds: NotRequired[float]
+    events: list[EventRecord | str]
+    seconds: NotRequired[Amount]
 
 
 class Diagnostics(TypedDict, total=False):
@@ -118,62 +143,66 @@ class Diagnostics(TypedDict, total=False):
 class ClusteringScores(TypedDict):
     """How good clusters are, beside the true ones and by the classes that their clients hold."""
 
-    found: int
-    true: int | None
-    ari: float | None
-    rand: float | None
-    silhouette_classes: float | None
-    was: float | None
-    wadb: float | None
+    found: Count
+    true: Count | None
+    ari: Number | None
+    rand: Number | None
+    silhouette_classes: Number | None
+    was: Number | None
+    wadb: Number | None
 
 
 class DriftReport(TypedDict):
     """Who noticed the drift, and what it cost: mean accuracy before, at and after it."""
 
-    clients: int
-    noticed: int
-    missed: int
-    false_alarms: int
-    accuracy_drifting: dict[str, float]
-    accuracy_others: dict[str, float]
+    clients: Count
+    noticed: Count
+    missed: Count
+    false_alarms: Count
+    accuracy_drifting: dict[str, Share]
+    accuracy_others: dict[str, Share]
 
 
 class ResultRecord(TypedDict):
     """result.json. What is not required was not written by every version."""
 
-    schema: int
+    schema: Count
     key: str
     method: str
     dataset: str
     partition: str
-    seed: int
-    rounds: int
+    seed: Seed
+    rounds: Count
     model: str
-    clients: int
-    participants: list[int]
-    held_out: list[int]
+    clients: Count
+    participants: list[Count]
+    held_out: list[Count]
     accuracy: AccuracyRecord
     accuracy_last: AccuracyRecord
     accuracy_finetuned: AccuracyRecord | None
     accuracy_best: AccuracyRecord
+    accuracy_honest: NotRequired[AccuracyRecord | None]
+    attackers: NotRequired[list[int]]
     accuracy_unseen: NotRequired[AccuracyRecord | None]
     accuracy_unseen_finetuned: NotRequired[AccuracyRecord | None]
-    accuracy_by_round: NotRequired[list[float]]
-    volatility: NotRequired[float | None]
-    clusters: list[int | None] | None
-    truth: list[int] | None
-    ari: float | None
+    accuracy_by_round: NotRequired[list[Share]]
+    volatility: NotRequired[Share | None]
+    clusters: list[Cluster | None] | None
+    truth: list[Cluster] | None
+    ari: Number | None
     clustering: NotRequired[ClusteringScores | None]
-    unseen_placed_right: NotRequired[float | None]
+    unseen_placed_right: NotRequired[Share | None]
     drift: NotRequired[DriftReport | None]
-    bytes_up: int
-    bytes_down: int
-    bytes_by_phase: dict[str, dict[str, int]]
-    sample_passes: int
-    sample_passes_by_phase: NotRequired[dict[str, int]]
-    samples_scored: NotRequired[int]
-    by_client: NotRequired[dict[str, list[int]]]
-    answers_missing: int
+    bytes_up: Count
+    bytes_down: Count
+    bytes_by_phase: dict[str, dict[str, Count]]
+    sample_passes: Count
+    sample_passes_by_phase: NotRequired[dict[str, Count]]
+    samples_scored: NotRequired[Count]
+    by_client: NotRequired[dict[str, list[Count]]]
+    answers_missing: Count
     partition_checksum: str | None
-    seconds: float
+    history_sha256: NotRequired[str]
+    """Of history.jsonl as it was when the result was made."""
+    seconds: Amount
     versions: dict[str, str]

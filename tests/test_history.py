@@ -12,6 +12,11 @@ from feddag.errors import FeddagError
 from feddag.files import write_atomically
 from feddag.runner.directory import DamagedError, RunDirectory, load_tree, save_tree
 
+TREE = {  # what a checkpoint holds beside what `save_checkpoint` adds
+    **{"key": "k", "present": [0, 1], "method": {}, "traffic": {}, "missing": {}, "chosen": {}},
+    **{"model": ("mlp", (1, 4, 4), 3, 1), "holds_states": True, "seconds": 0.0},
+}
+
 leaves = st.one_of(
     *(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(max_size=5)),
 )
@@ -67,11 +72,20 @@ def test_any_damage_is_seen(tmp_path: Path) -> None:
 def test_a_write_that_breaks_leaves_the_old_file(tmp_path: Path, monkeypatch) -> None:
     path = tmp_path / "a.json"
     write_atomically(path, "old")
-    monkeypatch.setattr(Path, "write_bytes", lambda self, data: (_ for _ in ()).throw(OSError(28, "No space left")))
+    monkeypatch.setattr("os.fsync", lambda number: (_ for _ in ()).throw(OSError(28, "No space left")))
     with pytest.raises(OSError, match="No space"):
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def record(number: int) -> dict:
+    """A line of a history."""
+    return {
+        **{"round": number, "accuracy": {"mean": 0.5, "std": 0.0, "worst_decile": 0.5}, "loss": 1.0, "clients": [0, 1]},
+        **{"per_client": [0.5, None], "clusters": None, "bytes_up": 1, "bytes_down": 1, "sample_passes": 1},
+        **{"missing": {}, "events": []},
+    }
 
 
 def state(value: float) -> dict[str, torch.Tensor]:
@@ -83,8 +97,9 @@ def test_the_newest_whole_checkpoint_is_used_and_older_ones_are_pruned(tmp_path:
     states: dict[int, tuple[int, dict[str, torch.Tensor]]] = {}
     for number in range(1, 6):
         states = states | {number % 2: (number, state(number))}
-        files.append({"round": number})
-        files.save_checkpoint(number, {"method": {"n": number}}, states)
+        files.append(record(number))
+        files._next_sync = 0.0  # as if the disk took no time
+        files.save_checkpoint(number, TREE | {"method": {"n": number}}, states)
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
     # rounds 4 and 5 need the states of rounds 3 and 4, and 4 and 5
     assert sorted(path.name for path in (tmp_path / "states").iterdir()) == [
@@ -104,7 +119,7 @@ def test_the_newest_whole_checkpoint_is_used_and_older_ones_are_pruned(tmp_path:
     tree, back = saved.tree, saved.states
     assert tree["round"] == 4 and back[1] == (3, state(3)) and back[0] == (4, state(4))
     files.rewind(tree)
-    assert [record["round"] for record in files.read_history()] == [1, 2, 3, 4]
+    assert [each["round"] for each in files.read_history()] == [1, 2, 3, 4]
     assert not newest.exists()
 
     # the state of round 5 belonged to nothing any more: a resumed run writes it anew
@@ -123,7 +138,7 @@ def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
 
 def test_a_checkpoint_of_another_version_is_refused_with_a_sentence(tmp_path: Path) -> None:
     files = RunDirectory(tmp_path)
-    files.save_checkpoint(1, {"method": {}}, {})
+    files.save_checkpoint(1, TREE, {})
     [path] = (tmp_path / "checkpoints").iterdir()
     save_tree(path, {name: value for name, value in load_tree(path).items() if name not in ("format", "held")})
     with pytest.raises(FeddagError, match="were written by another version of feddag"):

@@ -1,10 +1,10 @@
 """What a method told about how it compared clients (`Method.diagnostics`), part by part: each may be missing.
 
-A part that does not fit the others, say distances between another number of clients, is taken as missing: a page shows
-what it can.
+A part that is not what it should be, or does not fit the others, say distances between another number of clients, is
+taken as missing: a page shows what it can.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from feddag.weights import ClientId
 
 FUSED = "fused"
 NO_CLUSTER = -1
+LARGEST = 1e15  # of any number: sums and products of such are still finite
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,89 @@ class ComparedClients:
     def scaled_threshold(self) -> float | None:
         """The threshold on the scale of the candidates, on which the least distance is 0 and the largest 1."""
         known = self.distances.get(FUSED)
-        if self.threshold is None or known is None or not np.isfinite(known).any():
+        finite = None if known is None else known[np.isfinite(known)]
+        if self.threshold is None or finite is None or not len(finite):
             return None
-        low, high = float(np.nanmin(known)), float(np.nanmax(known))
+        low, high = float(finite.min()), float(finite.max())
         return min(1.0, max(0.0, (self.threshold - low) / max(high - low, 1e-30)))
+
+
+def sound_parts(told: Any) -> dict[str, Any]:
+    """The parts of a method's diagnostics that can be used at all; they may come from a file that anybody wrote.
+
+    >>> sound_parts({"labels": [0, 1], "distances": "near", "views": {"data": [0.5]}, "unknown": 3})
+    {'labels': [0, 1], 'views': {'data': [0.5]}}
+    """
+    known = told if isinstance(told, dict) else {}
+    there = [name for name in PARTS if known.get(name) is not None]
+    return {name: known[name] for name in there if PARTS[name](known[name])}
+
+
+def _is_table(dimensions: int) -> Callable[[Any], bool]:
+    """Whether something is a table of numbers of so many dimensions, with gaps or without."""
+
+    def is_table(value: Any) -> bool:
+        try:
+            array = np.asarray(value)
+        except (TypeError, ValueError, OverflowError):
+            return False
+        if array.ndim != dimensions or array.dtype.kind not in "biuf":
+            return array.shape == (0,)  # an empty list is an empty table of any kind
+        return bool((np.isnan(array) | (np.abs(array.astype(float)) <= LARGEST)).all())
+
+    return is_table
+
+
+def _is_whole(dimensions: int, least: int = 0) -> Callable[[Any], bool]:
+    """The same for whole numbers without gaps."""
+
+    def is_whole(value: Any) -> bool:
+        if not _is_table(dimensions)(value):
+            return False
+        array = np.asarray(value, float)
+        return bool((array == np.floor(array)).all() and (array >= least).all())
+
+    return is_whole
+
+
+def _is_distinct(value: Any) -> bool:
+    return _is_whole(1)(value) and len(np.unique(value)) == len(value)
+
+
+def _are_pairs(value: Any) -> bool:
+    return _is_whole(2, NO_CLUSTER)(value) and np.shape(value)[1:] in ((), (2,))
+
+
+def _are_views(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(name, str) and _is_table(1)(value[name]) for name in value)
+
+
+def _are_counts(value: Any) -> bool:
+    clients = isinstance(value, dict) and all(isinstance(client, int) and client >= 0 for client in value)
+    return clients and all(map(_is_whole(1), value.values()))
+
+
+def _are_words(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
+
+
+PARTS: dict[str, Callable[[Any], bool]] = {
+    "clients": _is_distinct,
+    "labels": _is_whole(1, NO_CLUSTER),
+    "distances": _is_table(1),
+    "views": _are_views,
+    "weights": _are_views,
+    "merges": _is_table(2),
+    "threshold": _is_table(0),
+    "noise": _is_table(0),
+    "candidates": _is_table(2),
+    "scores": _is_table(2),
+    "edges": _is_table(2),
+    "graph": _are_pairs,
+    "counts": _are_counts,
+    "class_counts": _is_whole(2),
+    "classes": _are_words,
+}
 
 
 def compared_clients(told: Mapping[str, Any], clusters: Mapping[ClientId, int]) -> ComparedClients:
@@ -107,7 +187,7 @@ def _array(value: Any, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
     """Numbers of this shape; None for anything else."""
     try:
         array = np.asarray(value, float)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return array if array.shape == shape and array.size else None
 
@@ -134,7 +214,7 @@ def _candidates(value: Any) -> NDArray[np.float64] | None:
     """Rows of alpha, clusters, loss; a threshold without a loss is left out."""
     try:
         rows = np.asarray(value, float).reshape(-1, 3)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     rows = rows[np.isfinite(rows).all(1)]
     return rows if len(rows) else None

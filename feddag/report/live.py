@@ -1,6 +1,5 @@
 """The live page of a run under way: served on this machine only, until the run ends."""
 
-import fcntl
 import json
 import threading
 import time
@@ -33,8 +32,8 @@ class RunState:
 def read_state(directory: Path) -> RunState:
     """Whether the run in this directory goes on, has finished or has stopped, and after which round."""
     files = RunDirectory(directory)
-    running = is_running(directory)  # asked first: a run that ends while we look is then seen as running once more
-    rounds = files.history.read_bytes().count(b"\n") if files.history.exists() else 0
+    running = files.is_running()  # asked first: a run that ends while we look is then seen as running once more
+    rounds = files.count_rounds()
     done = "1 round" if rounds == 1 else f"{rounds} rounds"
     if files.result.exists():
         return RunState(f"finished {rounds}", f"finished after {done}", over=True)
@@ -42,19 +41,6 @@ def read_state(directory: Path) -> RunState:
         return RunState(f"stopped {rounds}", f"stopped after {done}; it can be resumed", over=True)
     changed = files.grouping.stat().st_mtime_ns if files.grouping.exists() else 0
     return RunState(f"{rounds} {changed}", f"running, {done} done", over=False)
-
-
-def is_running(directory: Path) -> bool:
-    """Whether a process runs in this directory: then it holds the lock, which we only touch to see."""
-    lock = directory / ".lock"
-    if not lock.exists():
-        return False
-    with lock.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
 
 
 class LivePage:

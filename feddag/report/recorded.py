@@ -1,6 +1,6 @@
 """What a run has recorded so far, read from its directory for a report."""
 
-import tomllib
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,10 +11,14 @@ import numpy as np
 from feddag.data.partitions import Partition
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
+from feddag.files import check_plain
 from feddag.records import ResultRecord, RoundRecord
-from feddag.report.diagnostics import NO_CLUSTER, compared_clients
+from feddag.report.diagnostics import NO_CLUSTER, compared_clients, sound_parts
+from feddag.runner.checked import damaged, parse_experiment
 from feddag.runner.directory import DamagedError, RunDirectory, load_tree
 from feddag.weights import ClientId
+
+LARGEST_PARTITION = 2**32  # bytes
 
 
 @dataclass(frozen=True)
@@ -79,28 +83,45 @@ def _grouped(clients: Iterable[ClientId], groups: Iterable[int | None]) -> dict[
 def find_run(experiment: Experiment, result: ResultRecord, runs: Path) -> RecordedRun:
     """The run that had this result, from a folder of runs; the result alone where only that was kept."""
     for directory in sorted(runs.glob("*/")):
-        if RunDirectory(directory).result.exists() and RunDirectory(directory).read_result() == result:
-            return read_run(directory)
+        with contextlib.suppress(FeddagError):  # another run there may be damaged
+            if RunDirectory(directory).read_result() == result:
+                return read_run(directory)
     return RecordedRun(experiment.title(), experiment.resolved(), experiment.to_toml(), result)
 
 
 def read_run(directory: Path) -> RecordedRun:
-    """Read a run directory, whether the run has finished or not."""
+    """Read a run directory, whether the run has finished or not. No name that stands in it is imported."""
     files = RunDirectory(directory)
-    if not files.experiment.exists():
-        raise FeddagError(f"'{directory}' is not a run directory: it has no experiment.toml")
     try:
-        toml = files.experiment.read_text(encoding="utf-8")
-        experiment = tomllib.loads(toml)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError):
-        raise FeddagError(f"'{files.experiment}' is damaged: it is not valid TOML") from None
+        experiment, toml = parse_experiment(files.experiment)
+    except FileNotFoundError:
+        raise FeddagError(f"'{directory}' is not a run directory: it has no experiment.toml") from None
+    result = files.read_result()
+    history = files.read_history(result)
+    names = _client_names(files.partition)
+    return RecordedRun(directory.resolve().name, experiment, toml, result, history, _diagnostics(files.grouping), names)
+
+
+def _diagnostics(path: Path) -> dict[str, Any]:
+    """What the method told about its clusters, as far as it can be used; nothing where it has told nothing yet."""
+    if not path.exists():
+        return {}
     try:
-        history = files.read_history()
-    except ValueError:
-        raise FeddagError(f"'{files.history}' is damaged: a line of it is not JSON") from None
-    try:
-        diagnostics = load_tree(files.grouping) if files.grouping.exists() else {}
+        return sound_parts(load_tree(path))
     except DamagedError as error:
-        raise FeddagError(f"'{files.grouping}' is damaged: {error}") from None
-    names = Partition.load(files.partition).names if files.partition.exists() else ()
-    return RecordedRun(directory.resolve().name, experiment, toml, files.read_result(), history, diagnostics, names)
+        raise damaged(path, str(error)) from None
+
+
+def _client_names(path: Path) -> tuple[str, ...]:
+    if not path.exists():
+        return ()
+    check_plain(path, LARGEST_PARTITION)
+    try:
+        names = Partition.load(path).names
+    except FeddagError:
+        raise
+    except Exception:  # a file that is whole can still hold anything
+        raise damaged(path, "it holds no partition") from None
+    if not all(isinstance(name, str) for name in names):
+        raise damaged(path, "the name of a client is not text")
+    return names

@@ -2,7 +2,8 @@
 
 A run directory holds experiment.toml (written first), partition.npz, grouping.safetensors (what led to the groups),
 history.jsonl (a line a round), checkpoints/, states/ (what clients remember, by client and round), held/ (models of
-single clients that a method keeps on the server, likewise) and, at the end, result.json.
+single clients that a method keeps on the server, likewise) and, at the end, result.json. All of them are plain files
+and folders: a link or a pipe in the place of one is refused.
 """
 
 import contextlib
@@ -10,46 +11,62 @@ import fcntl
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, NotRequired
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
+from torch import Tensor
+from typing_extensions import TypedDict
 
 from feddag.errors import FeddagError
-from feddag.files import write_atomically
+from feddag.files import TEMPORARY, check_plain, open_plain, refuse_link, sync, write_atomically
 from feddag.packing import Arrays, pack, unpack
-from feddag.records import ResultRecord, RoundRecord
+from feddag.records import Amount, Between, Count, ResultRecord, RoundRecord, Size
+from feddag.runner.checked import check, damaged, read_result
+from feddag.runner.history import History
 from feddag.weights import ClientId, Weights
 
 FORMAT = 2  # of checkpoints: raised when an older version's cannot be continued
 CLIENT_FOLDERS = ("states", "held")
+FOLDERS = ("checkpoints", *CLIENT_FOLDERS)
 KEPT_CHECKPOINTS = 2  # the newest, and one before it in case the newest turns out damaged
+LARGEST_TREE = 2**34  # bytes of a checkpoint, a client's state, or what led to the groups
+SYNC_SHARE = 20  # waiting for the disk takes at most one part in so many of a run's time
 
 
 class DamagedError(Exception):
     """A file whose content is not what was written."""
 
 
-def save_tree(path: Path, tree: Any) -> None:
+class _OtherHistoryError(DamagedError):
+    """A whole checkpoint whose history is no longer what it was."""
+
+
+def save_tree(path: Path, tree: Any, *, durable: bool = True) -> None:
     """Save nested dicts and lists of tensors, arrays, numbers and text as one safetensors file with a checksum."""
     text, arrays = pack(tree)
-    write_atomically(path, save(arrays, metadata={"tree": text, "sha256": _checksum(text, arrays)}))
+    content = save(arrays, metadata={"tree": text, "sha256": _checksum(text, arrays)})
+    write_atomically(path, content, durable=durable)
 
 
 def load_tree(path: Path) -> Any:
     """What `save_tree` saved; raises DamagedError if the file is not whole."""
     try:
+        check_plain(path, LARGEST_TREE)
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-    except (OSError, SafetensorError) as error:
+        if _checksum(metadata.get("tree", ""), arrays) != metadata.get("sha256"):
+            raise DamagedError(f"{path.name}: the checksum does not match")
+        return unpack(metadata["tree"], arrays)
+    except (FeddagError, DamagedError):
+        raise
+    except Exception as error:  # damage can make the readers of arrays and of text raise nearly anything
         raise DamagedError(f"{path.name}: {error}") from None
-    if _checksum(metadata.get("tree", ""), arrays) != metadata.get("sha256"):
-        raise DamagedError(f"{path.name}: the checksum does not match")
-    return unpack(metadata["tree"], arrays)
 
 
 def _checksum(text: str, arrays: Arrays) -> str:
@@ -58,6 +75,29 @@ def _checksum(text: str, arrays: Arrays) -> str:
         hasher.update(f"{name}{arrays[name].shape}{arrays[name].dtype}".encode())
         hasher.update(arrays[name].tobytes())
     return hasher.hexdigest()
+
+
+class CheckpointTree(TypedDict):
+    """What a checkpoint holds in any case, as far as it is the same for all methods."""
+
+    format: int
+    key: str
+    round: Count
+    present: list[Count]
+    method: dict[str, Any]
+    traffic: dict[str, dict[str | Count, Count]]
+    missing: dict[Count, str]
+    barred: NotRequired[dict[Count, str]]
+    chosen: dict[Count, Count]
+    model: tuple[str, tuple[Size, ...], Size, Annotated[int, Between(1, 2)]]
+    """The network's name, the shape of a sample, classes and encoders."""
+    holds_states: bool
+    seconds: Amount
+    states: dict[Count, Count]
+    """Of each client that remembers something: the round in which that changed."""
+    held: dict[Count, Count]
+    history_bytes: Count
+    history_sha256: NotRequired[str]
 
 
 @dataclass(frozen=True)
@@ -81,40 +121,85 @@ class RunDirectory:
         self.history = path / "history.jsonl"
         self.grouping = path / "grouping.safetensors"
         self.result = path / "result.json"
+        self._history = History(self.history)
+        self._lock: int | None = None
         self._needed: dict[Path, set[Path]] = {}  # by checkpoint: the files of single clients it refers to
         self._held: dict[ClientId, tuple[int, Weights]] = {}  # as last saved, with the round of the file
+        self._forget_syncs()
+
+    def _forget_syncs(self) -> None:
+        self._durable: Path | None = None  # the last checkpoint that has reached the disk with all that it needs
+        self._synced: set[Path] = set()  # files of single clients that have
+        self._next_sync = 0.0
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process from running in the same directory; the lock ends with the process."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as lock:
+        for name in FOLDERS:
+            refuse_link(self.path / name)
+        lock = open_plain(self.path / ".lock", os.O_RDWR | os.O_CREAT)
+        try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 raise FeddagError(f"run directory '{self.path}' is in use by another process") from None
+            self._lock = lock
             yield
+        finally:
+            self._lock = None
+            os.close(lock)
 
-    def read_history(self) -> list[RoundRecord]:
-        """The rounds recorded so far; a line without an end is still being written."""
-        if not self.history.exists():
-            return []
-        return [json.loads(line) for line in self.history.read_text().split("\n")[:-1]]
+    def is_running(self) -> bool:
+        """Whether a process runs in this directory: then it holds the lock, which we only touch to see."""
+        try:
+            lock = open_plain(self.path / ".lock")
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(lock)
+        return False
+
+    def check_still_there(self) -> None:
+        """Refuse to go on where the directory was taken away: what follows would be half a run that looks whole."""
+        if self._lock is None:
+            return
+        try:
+            there = os.path.samestat(os.fstat(self._lock), (self.path / ".lock").lstat())
+        except OSError:
+            there = False
+        if not there:
+            raise FeddagError(f"run directory '{self.path}' was removed or replaced while the run was under way")
+
+    def read_history(self, result: ResultRecord | None = None) -> list[RoundRecord]:
+        """The rounds recorded so far. With a result, they must be those that it was made of."""
+        return self._history.read(result)
+
+    def count_rounds(self) -> int:
+        """How many rounds have been recorded, without a look at what stands in them."""
+        return self._history.lines()
 
     def read_result(self) -> ResultRecord | None:
         """The result, if the run has finished."""
-        if not self.result.exists():
-            return None
-        try:
-            result: ResultRecord = json.loads(self.result.read_text())
-        except ValueError:
-            raise FeddagError(f"'{self.result}' is damaged: it is not JSON") from None
-        return result
+        return read_result(self.result)
 
     def append(self, record: RoundRecord) -> None:
         """Add a round to the history."""
-        with self.history.open("a") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self.check_still_there()
+        self._history.append(record)
+
+    def finish(self, result: ResultRecord) -> ResultRecord:
+        """Write the result down, with what the history was that it was made of."""
+        self.check_still_there()
+        if self._needed:
+            self._make_durable(max(self._needed))
+        result = {**result, "history_sha256": self._history.mark()["history_sha256"]}
+        write_atomically(self.result, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        return result
 
     def save_checkpoint(
         self,
@@ -124,90 +209,138 @@ class RunDirectory:
         held: Mapping[ClientId, Weights] | None = None,
     ) -> None:
         """Save all that a resumed run needs. What belongs to one client is a file, written when it changes."""
+        self.check_still_there()
         for client, (changed, state) in states.items():
             path = self._client_path("states", client, changed)
             if not path.exists():
-                save_tree(path, state)
+                save_tree(path, state, durable=False)
         self._held = {client: self._hold(client, round, weights) for client, weights in (held or {}).items()}
         tree = tree | {
             "format": FORMAT,
             "round": round,
             "states": {client: changed for client, (changed, _) in states.items()},
             "held": {client: changed for client, (changed, _) in self._held.items()},
-            "history_bytes": self.history.stat().st_size if self.history.exists() else 0,
+            **self._history.mark(),
         }
         checkpoint = self._checkpoint_path(round)
-        save_tree(checkpoint, tree)
+        save_tree(checkpoint, tree, durable=False)
         self._needed[checkpoint] = self._files_of(tree)
+        if time.monotonic() >= self._next_sync:
+            self._make_durable(checkpoint)
         self._prune()
 
     def _hold(self, client: ClientId, round: int, weights: Weights) -> tuple[int, Weights]:
         known = self._held.get(client)
-        if known is not None and known[1] is weights:
+        if known is not None and known[1] is weights and self._client_path("held", client, known[0]).exists():
             return known
-        save_tree(self._client_path("held", client, round), weights)
+        path = self._client_path("held", client, round)
+        self._synced.discard(path)
+        save_tree(path, weights, durable=False)
         return round, weights
+
+    def _make_durable(self, checkpoint: Path) -> None:
+        """Wait until a checkpoint and all that it refers to have reached the disk; where that is slow, not so often.
+
+        Until then the last one that has is kept, so that a power cut costs rounds and never the run.
+        """
+        began = time.monotonic()
+        files = self._needed[checkpoint]
+        for path in sorted(files - self._synced):
+            sync(path)
+        self._history.sync()
+        sync(checkpoint)
+        for folder in {path.parent for path in files - self._synced} | {checkpoint.parent, self.path}:
+            sync(folder)
+        self._durable, self._synced = checkpoint, set(files)
+        ended = time.monotonic()
+        self._next_sync = ended + SYNC_SHARE * (ended - began)
 
     def load_checkpoint(self) -> Checkpoint | None:
         """The newest whole checkpoint and what clients had then; None if there is none."""
+        other_history = False
         for path in sorted(self._checkpoints(), reverse=True):
             try:
-                tree = load_tree(path)
-                if tree.get("format") != FORMAT:
-                    raise FeddagError(
-                        f"the checkpoints in '{self.path}' were written by another version of feddag; its result and "
-                        "report can be read, but the run cannot go on and its models cannot be loaded"
-                    )
+                tree = self._load_checkpoint(path)
                 files = {
                     folder: {
-                        client: (changed, load_tree(self._client_path(folder, client, changed)))
+                        client: (changed, _load_weights(self._client_path(folder, client, changed)))
                         for client, changed in tree[folder].items()
                     }
                     for folder in CLIENT_FOLDERS
                 }
-                written = self.history.stat().st_size if self.history.exists() else 0
-                if written < tree["history_bytes"]:
-                    raise DamagedError("the history is shorter than the checkpoint says")
-            except DamagedError:
+                if not self._history.begins_as(tree):
+                    raise _OtherHistoryError
+            except DamagedError as error:
+                other_history = other_history or isinstance(error, _OtherHistoryError)
                 continue
             self._held = files["held"]
             return Checkpoint(tree, files["states"], {client: weights for client, (_, weights) in self._held.items()})
+        if other_history:
+            raise damaged(self.history, "it is not the one that the checkpoints were written with")
         return None
+
+    def _load_checkpoint(self, path: Path) -> dict[str, Any]:
+        tree = load_tree(path)
+        if isinstance(tree, dict) and tree.get("format") != FORMAT:
+            raise FeddagError(
+                f"the checkpoints in '{self.path}' were written by another version of feddag; its result and "
+                "report can be read, but the run cannot go on and its models cannot be loaded"
+            )
+        try:
+            known: dict[str, Any] = check(CheckpointTree, tree, path)
+        except FeddagError as error:
+            raise DamagedError(str(error)) from None
+        if path != self._checkpoint_path(known["round"]):
+            raise DamagedError(f"{path.name}: it is of another round")
+        return known
 
     def rewind(self, checkpoint: dict[str, Any] | None) -> None:
         """Forget all but what belongs to this checkpoint (None: everything), before going on from it."""
-        if self.history.exists():
-            os.truncate(self.history, checkpoint["history_bytes"] if checkpoint else 0)
+        self._history.cut(checkpoint["history_bytes"] if checkpoint else 0)
+        self._forget_syncs()
         kept = set()
         if checkpoint is not None:
             kept = self._files_of(checkpoint)
             self._needed = {self._checkpoint_path(checkpoint["round"]): set(kept)}
             kept |= set(self._needed)
-        for path in [*self._checkpoints(), *self._client_files()]:
+        half_written = [path for folder in (".", *FOLDERS) for path in (self.path / folder).glob(TEMPORARY)]
+        for path in [*self._checkpoints(), *self._client_files(), *half_written]:
             if path not in kept:
                 path.unlink()
 
     def _prune(self) -> None:
         checkpoints = sorted(self._checkpoints())
-        for path in checkpoints[:-KEPT_CHECKPOINTS]:
+        kept = {*checkpoints[-KEPT_CHECKPOINTS:], *([self._durable] if self._durable else [])}
+        for path in set(checkpoints) - kept:
             path.unlink()
-        self._needed = {
-            path: states for path, states in self._needed.items() if path in checkpoints[-KEPT_CHECKPOINTS:]
-        }
+        self._needed = {path: states for path, states in self._needed.items() if path in kept}
         for path in set(self._client_files()).difference(*self._needed.values()):
             path.unlink()
 
     def _checkpoints(self) -> list[Path]:
-        return list((self.path / "checkpoints").glob("round-*.safetensors"))
+        return list(self._folder("checkpoints").glob("round-*.safetensors"))
 
     def _client_files(self) -> list[Path]:
-        return [path for folder in CLIENT_FOLDERS for path in (self.path / folder).glob("client-*.safetensors")]
+        return [path for folder in CLIENT_FOLDERS for path in self._folder(folder).glob("client-*.safetensors")]
 
     def _files_of(self, tree: dict[str, Any]) -> set[Path]:
         return {self._client_path(folder, *item) for folder in CLIENT_FOLDERS for item in tree[folder].items()}
 
     def _checkpoint_path(self, round: int) -> Path:
-        return self.path / "checkpoints" / f"round-{round:06d}.safetensors"
+        return self._folder("checkpoints") / f"round-{round:06d}.safetensors"
 
     def _client_path(self, folder: str, client: ClientId, round: int) -> Path:
-        return self.path / folder / f"client-{client:06d}-round-{round:06d}.safetensors"
+        return self._folder(folder) / f"client-{client:06d}-round-{round:06d}.safetensors"
+
+    def _folder(self, name: str) -> Path:
+        refuse_link(self.path / name)
+        return self.path / name
+
+
+def _load_weights(path: Path) -> Weights:
+    weights = load_tree(path)
+    if not isinstance(weights, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
+    ):
+        raise DamagedError(f"{path.name}: it holds no weights")
+    return weights

@@ -160,7 +160,7 @@ class Loop:
     def _explain(self) -> None:
         """Write down what a report needs beside the history: what led to the groups, and who holds which classes."""
         known = {"class_counts": self.setting.class_counts, "classes": self.setting.classes}
-        save_tree(self.files.grouping, {**self.method.diagnostics(), **known})
+        save_tree(self.files.grouping, {**self.method.diagnostics(), **known}, durable=False)
         self.explained = _copied(self.method.clusters())
 
     def _record(self, number: int) -> RoundRecord:
@@ -222,7 +222,7 @@ class Loop:
         self.explained = _copied(self.method.clusters())
         self.federation.traffic = Traffic(**{name: Counter(counts) for name, counts in tree["traffic"].items()})
         self.federation.missing = dict(tree["missing"])
-        self.federation.barred = dict(tree["barred"])
+        self.federation.barred = dict(tree.get("barred", {}))
         self.evaluation.chosen = dict(tree["chosen"])
         return int(tree["round"])
 

@@ -22,8 +22,9 @@ from rich.console import Console
 import feddag
 from feddag.deploy import server
 from feddag.errors import FeddagError
-from feddag.report.live import LivePage, is_running, read_state
+from feddag.report.live import LivePage, read_state
 from feddag.report.terminal import show_run
+from feddag.runner.directory import RunDirectory
 from tests.engines.in_process import serve, write_federation
 from tests.report.conftest import HOSTILE, HOSTILE_FILE, made_by_hand
 from tests.test_cli import FEDDAG, QUICK
@@ -118,7 +119,7 @@ def test_it_notices_a_run_that_was_killed(tmp_path: Path) -> None:
         run.wait()
     live.seen_the_end.set()  # nobody looks
     assert live.serve_to_end().text == "stopped after 1 round; it can be resumed"
-    assert not is_running(tmp_path / "r")
+    assert not RunDirectory(tmp_path / "r").is_running()
 
 
 def test_a_run_on_flower_is_watched_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from feddag.report.run import run_document
 from feddag.report.terminal import result_row
 from tests.report.conftest import HOSTILE, made_by_hand
 
+TOML = b'method = "feddag"\ndataset = "digits"\npartition = "label-skew"\nseed = 0\nrounds = 4\n'
 ALL_FIGURES = {
     *("accuracy", "proximity", "dendrogram", "alpha", "weights", "classes", "graph", "scores", "traffic", "timeline")
 }
@@ -101,9 +102,10 @@ def test_a_thousand_clients_make_a_page_of_a_few_megabytes() -> None:
     [
         ({}, "is not a run directory: it has no experiment.toml"),
         ({"experiment.toml": b"= ="}, "experiment.toml' is damaged: it is not valid TOML"),
-        ({"experiment.toml": b"", "history.jsonl": b"{\n"}, "history.jsonl' is damaged: a line of it is not JSON"),
-        ({"experiment.toml": b"", "grouping.safetensors": b"x"}, "grouping.safetensors' is damaged"),
-        ({"experiment.toml": b"", "result.json": b"x"}, "result.json' is damaged: it is not JSON"),
+        ({"experiment.toml": b""}, "experiment.toml' is damaged: method is missing"),
+        ({"experiment.toml": TOML, "history.jsonl": b"{\n"}, "history.jsonl' is damaged: a line of it is not JSON"),
+        ({"experiment.toml": TOML, "grouping.safetensors": b"x"}, "grouping.safetensors' is damaged"),
+        ({"experiment.toml": TOML, "result.json": b"x"}, "result.json' is damaged: it is not JSON"),
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, broken: dict[str, bytes], sentence: str) -> None:

@@ -1,0 +1,91 @@
+"""history.jsonl: a line a round, only ever appended to, and known by its content.
+
+A checkpoint and the result say what the history was when they were written: a flipped bit in it is noticed.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from feddag.errors import FeddagError
+from feddag.files import open_plain, read_plain, sync
+from feddag.records import ResultRecord, RoundRecord
+from feddag.runner.checked import damaged, parse_history
+
+LARGEST_HISTORY = 2**31  # bytes
+
+
+class History:
+    """One run's history on disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._size: int | None = None  # as far as it was written or looked at here
+        self._hash = hashlib.sha256()
+
+    def read(self, result: ResultRecord | None = None) -> list[RoundRecord]:
+        """The rounds recorded so far. With a result, they must be those that it was made of."""
+        content = self._content()
+        if self._size is not None and hashlib.sha256(content).digest() != self._hash.digest():
+            raise damaged(self.path, "it was changed while the run was under way")
+        told = result.get("history_sha256") if result else None
+        if told is not None and hashlib.sha256(content).hexdigest() != told:
+            raise damaged(self.path, "it is not the one that the result was made of")
+        return parse_history(content, self.path)
+
+    def lines(self) -> int:
+        """How many rounds are recorded."""
+        return self._content().count(b"\n")
+
+    def append(self, record: RoundRecord) -> None:
+        """Add a round."""
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
+        content = line.encode("utf-8", "replace")
+        before = self._known()
+        with os.fdopen(open_plain(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
+            if os.fstat(file.fileno()).st_size != before:
+                raise FeddagError(f"'{self.path}' was changed while the run was under way")
+            file.write(content)
+        self._hash.update(content)
+        self._size = before + len(content)
+
+    def mark(self) -> dict[str, Any]:
+        """What the history is now, for a checkpoint."""
+        return {"history_bytes": self._known(), "history_sha256": self._hash.hexdigest()}
+
+    def begins_as(self, mark: Mapping[str, Any]) -> bool:
+        """Whether the history is what it was at a mark, and perhaps more; older marks know only its size."""
+        content = self._content()[: mark["history_bytes"]]
+        told = mark.get("history_sha256", hashlib.sha256(content).hexdigest())
+        return bool(len(content) == mark["history_bytes"] and hashlib.sha256(content).hexdigest() == told)
+
+    def cut(self, size: int) -> None:
+        """Forget all but the first bytes."""
+        self._size = None
+        if self.path.exists():
+            number = open_plain(self.path, os.O_WRONLY)
+            try:
+                os.ftruncate(number, size)
+            finally:
+                os.close(number)
+
+    def sync(self) -> None:
+        """Wait until all of it has reached the disk."""
+        if self._known():
+            sync(self.path)
+
+    def _known(self) -> int:
+        """How long it is; what was there before this process is read once."""
+        if self._size is None:
+            content = self._content()
+            self._size, self._hash = len(content), hashlib.sha256(content)
+        return self._size
+
+    def _content(self) -> bytes:
+        try:
+            return read_plain(self.path, LARGEST_HISTORY)
+        except FileNotFoundError:
+            return b""
