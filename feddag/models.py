@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from feddag.errors import FeddagError, nearest
-from feddag.own_code import resolve
+from feddag.own_code import resolve, takes
 from feddag.rng import dropout_mask, stream_key
 
 Shape = tuple[int, ...]
@@ -210,7 +210,7 @@ class ModelSpec:
 
     def _single(self) -> Model:
         if ":" in self.name:
-            return Model(*_user_function(self.name)(self.shape, self.num_classes))
+            return Model(*_user_parts(self.name, self.shape, self.num_classes))
         if self.name not in ENCODERS:
             raise FeddagError(
                 f"model = '{self.name}' is not a model; allowed are {', '.join(ENCODERS)} or module:function"
@@ -226,6 +226,12 @@ class ModelSpec:
             ) from error
 
 
-def _user_function(name: str) -> Callable[[Shape, int], tuple[nn.Module, nn.Module]]:
-    found: Callable[[Shape, int], tuple[nn.Module, nn.Module]] = resolve("model", name)
-    return found
+def _user_parts(name: str, shape: Shape, num_classes: int) -> tuple[nn.Module, nn.Module]:
+    """The encoder and the head that a function of the user's own returns."""
+    found = resolve("model", name)
+    if not takes(found, shape, num_classes):
+        raise FeddagError(f"model = '{name}' cannot be used: it has to be a function of (shape, num_classes)")
+    parts = found(shape, num_classes)
+    if not isinstance(parts, tuple) or [isinstance(part, nn.Module) for part in parts] != [True, True]:
+        raise FeddagError(f"model = '{name}' cannot be used: it has to return two modules, an encoder and a head")
+    return parts[0], parts[1]

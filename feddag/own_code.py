@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import inspect
 import pkgutil
 import sys
 import sysconfig
@@ -25,8 +26,24 @@ def resolve(field: str, name: str) -> Any:
         sys.path.insert(0, str(Path.cwd()))
     try:
         return pkgutil.resolve_name(name)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise FeddagError(f"{field} = '{name}' could not be imported: {error}") from error
+    except Exception as error:  # a module can raise anything while it is imported
+        said = str(error) if isinstance(error, ImportError | AttributeError | ValueError) else repr(error)
+        raise FeddagError(f"{field} = '{name}' could not be imported: {said}") from error
+
+
+def takes(found: object, *arguments: object) -> bool:
+    """Whether something can be called with these arguments.
+
+    >>> takes(len, "text"), takes(len, 1, 2), takes("len")
+    (True, False, False)
+    """
+    try:
+        inspect.signature(found).bind(*arguments)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    except ValueError:  # some functions of C do not tell
+        return callable(found)
+    return True
 
 
 def source_files(module: str) -> dict[str, Path]:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,6 +33,9 @@ RoundsOption = Annotated[int | None, typer.Option(help="communication rounds")]
 SeedOption = Annotated[int | None, typer.Option(help="everything random follows from it")]
 OutOption = Annotated[Path | None, typer.Option(metavar="DIR", help="run directory to make")]
 ResumeOption = Annotated[Path | None, typer.Option(metavar="RUN_DIR", help="continue an unfinished run")]
+TrustOption = Annotated[
+    bool, typer.Option("--trust", help="with --resume: import the run's own method or model (module:name)")
+]
 NoReport = Annotated[bool, typer.Option("--no-report", help="do not write the page")]
 JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="also write every number here")]
 
@@ -51,15 +55,20 @@ def experiment_of(file: Path | None, settings: list[str] | None, **flags: Any) -
     return read_experiment(file, overrides(settings, **flags))
 
 
-def resumed_experiment(directory: Path) -> "Experiment":
-    """The experiment of an unfinished run."""
-    from feddag.experiment import read_experiment
+def resumed_experiment(directory: Path, trust: bool) -> "Experiment":
+    """The experiment of an unfinished run; what it would import has to be trusted."""
     from feddag.runner.directory import RunDirectory
+    from feddag.runner.run import recorded_experiment
 
-    file = RunDirectory(directory).experiment
-    if not file.exists():
-        raise FeddagError(f"--resume '{directory}' is not a run directory: it has no experiment.toml")
-    return read_experiment(file, {})
+    return recorded_experiment(RunDirectory(directory), trust)
+
+
+def how_to_resume(command: str, directory: Path, experiment: "Experiment") -> str:
+    """What to type to go on with a run that was stopped."""
+    from feddag.runner.checked import own_code
+
+    trusted = " --trust" if own_code(experiment.resolved()) else ""
+    return f"{command} --resume {shlex.quote(str(directory))}{trusted}"
 
 
 def whole_numbers(option: str, text: str) -> list[int]:

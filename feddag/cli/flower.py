@@ -11,8 +11,10 @@ from feddag.cli.common import (
     OutOption,
     ResumeOption,
     Settings,
+    TrustOption,
     console,
     experiment_of,
+    how_to_resume,
     resumed_experiment,
 )
 from feddag.cli.help import Command, new_app
@@ -56,6 +58,7 @@ def up(
     ] = 600,
     out: OutOption = None,
     resume: ResumeOption = None,
+    trust: TrustOption = False,
 ) -> None:
     """Run an experiment on Flower's programs, all on this machine.
 
@@ -66,8 +69,10 @@ def up(
 
     if resume is not None:
         if experiment or settings or out or nodes:
-            raise FeddagError("--resume goes on with the run's own experiment and takes only --tls and --deadline")
-        chosen, directory = resumed_experiment(resume), resume
+            raise FeddagError(
+                "--resume goes on with the run's own experiment and takes only --trust, --tls and --deadline"
+            )
+        chosen, directory = resumed_experiment(resume, trust), resume
     else:
         told = [*(settings or []), *([f"clients={nodes}"] if nodes else [])]
         chosen = experiment_of(experiment, told)
@@ -79,7 +84,7 @@ def up(
             finished = run_up(chosen, directory, tls, simulation, resume is not None, observer, deadline=deadline)
     except KeyboardInterrupt:
         with contextlib.suppress(OSError):
-            print_line(console, f"stopped; go on with: feddag flower up --resume {directory}")
+            print_line(console, f"stopped; go on with: {how_to_resume('feddag flower up', directory, chosen)}")
         raise typer.Exit(130) from None
     show_results(console, [finished.result], chosen)
     print_line(console, f"run directory: {directory}")

@@ -19,8 +19,10 @@ from feddag.cli.common import (
     RoundsOption,
     SeedOption,
     Settings,
+    TrustOption,
     console,
     experiment_of,
+    how_to_resume,
     overrides,
     resumed_experiment,
     stopping,
@@ -50,6 +52,7 @@ def run(
     settings: Settings = None,
     out: OutOption = None,
     resume: ResumeOption = None,
+    trust: TrustOption = False,
     no_report: NoReport = False,
     log: Annotated[str, typer.Option(metavar="NAMES", help="also write tensorboard, mlflow or both")] = "",
 ) -> None:
@@ -59,7 +62,7 @@ def run(
     if resume is not None:
         if experiment or settings or out or any(value is not None for value in flags.values()):
             raise FeddagError("--resume goes on with the run's own experiment and takes no other option")
-        chosen, directory = resumed_experiment(resume), resume
+        chosen, directory = resumed_experiment(resume, trust), resume
     else:
         chosen = experiment_of(experiment, settings, **flags)
         directory = out or free_directory(Path("runs") / chosen.title())
@@ -84,12 +87,13 @@ def _run(chosen: "Experiment", directory: Path, resume: bool, log: str) -> None:
 
         observers += loggers(log, directory, chosen)
 
+    go_on = f"go on with: {how_to_resume('feddag run', directory, chosen)}"
+
     def interrupted() -> str:
-        begun = RunDirectory(directory).experiment.exists()
-        return f"stopped; go on with: feddag run --resume {directory}" if begun else "stopped before it began"
+        return f"stopped; {go_on}" if RunDirectory(directory).experiment.exists() else "stopped before it began"
 
     with (
-        stopping(interrupted, f"the disk is full; make room and go on with: feddag run --resume {directory}"),
+        stopping(interrupted, f"the disk is full; make room and {go_on}"),
         progress(console, chosen.method, chosen.rounds) as bar,
     ):
         finished = run_experiment(chosen, directory, resume=resume, observer=_all_of([*observers, bar]))

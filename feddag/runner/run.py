@@ -1,5 +1,6 @@
 """From an experiment to a finished run, and back from its directory."""
 
+import math
 import os
 import shutil
 import tempfile
@@ -31,6 +32,7 @@ from feddag.runner.loop import Loop, Observer, Setting
 from feddag.runner.results import Accuracy
 from feddag.weights import Choice, ClientId, Mixture, Own, Weights, kept, overlaid
 
+MOST_FEATURES = 2**31  # of a sample; images of 8 megapixels have 2**25
 SMALL_RUN = 1e10  # sample passes x parameters: some seconds of work
 
 
@@ -105,6 +107,8 @@ class Run:
     def _network(self, tree: Mapping[str, Any]) -> ModelSpec:
         """The network that the experiment names; what a checkpoint says about it only has to agree."""
         told = ModelSpec(*tree["model"])
+        if not told.shape or math.prod(told.shape) > MOST_FEATURES:
+            raise FeddagError(f"the checkpoints in '{self.directory}' are of samples of the shape {told.shape}")
         name = self.experiment.model or default_model(told.shape)
         meant = replace(told, name=name, encoders=self.experiment.method_class.encoders)
         if told != meant:
