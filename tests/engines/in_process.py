@@ -32,7 +32,7 @@ class InProcessTransport:
         site = {"client-id": int(node), "data": str(self.folder / f"{node}.npz"), "state": str(self.folder / "state")}
         return self._keep(answer(message, site, {}, self.folder / "app" / PACKAGE))
 
-    def receive(self, message_ids: Iterable[str]) -> list[Delivery]:
+    def receive(self, message_ids: Iterable[str], largest: int) -> list[Delivery]:
         return [Delivery(message_id, self.answers[int(message_id)]) for message_id in message_ids]
 
     def _keep(self, message: Message) -> str:

@@ -80,11 +80,18 @@ class Fake:
         self.received.append(job.id)
         return self._post(node, *self.nodes_by_id[node][1](job))
 
-    def receive(self, message_ids: Iterable[str]) -> list[Delivery]:
+    def receive(self, message_ids: Iterable[str], largest: int) -> list[Delivery]:
         here = [m for m in message_ids if self.inbox[m][0] <= self.now and self.inbox[m][1] in self.nodes_by_id]
-        return [
-            Delivery(m, *((c, "") if isinstance(c, Message) else (None, c))) for m in here for c in [self.inbox[m][2]]
-        ]
+        return [self._delivery(m, self.inbox[m][2], largest) for m in here]
+
+    def _delivery(self, message_id: str, content: Message | str, largest: int) -> Delivery:
+        if isinstance(content, str):
+            return Delivery(message_id, None, content)
+        if content.nbytes > largest:
+            return Delivery(
+                message_id, None, unread=f"answered with {content.nbytes} bytes, and largest_reply = {largest}"
+            )
+        return Delivery(message_id, content)
 
     def _post(self, node: str, delay: float, content: Message | str) -> str:
         name = f"message-{len(self.inbox)}"

@@ -16,6 +16,7 @@ from feddag.client.evaluate import Evaluate
 from feddag.client.step import Result, Step
 from feddag.client.train import Train
 from feddag.deploy.node import known_steps
+from feddag.engines.flower.grid import from_record, size_of
 from feddag.engines.flower.wire import (
     DTYPES,
     JobId,
@@ -170,7 +171,12 @@ def test_a_forged_job_is_refused_and_nothing_is_imported(message: Message, in_tm
     assert not list(in_tmp.iterdir())
 
 
-RESULT = {"weights": None, "numbers": {}, "arrays": {}, "samples": 0}
+RESULT = {"weights": None, "numbers": {}, "arrays": {}, "samples": 0, "scored": 0, "more": {}}
+
+
+def test_the_reply_that_forgeries_depart_from_is_read() -> None:
+    [result] = read_reply(Message(*pack(header(samples=1, results=[RESULT]))), HERE, steps=1).results
+    assert vars(result) == RESULT
 
 
 @pytest.mark.parametrize(
@@ -181,6 +187,15 @@ RESULT = {"weights": None, "numbers": {}, "arrays": {}, "samples": 0}
         header(samples=10**400, results=[RESULT]),
         header(samples=1, results=[RESULT, RESULT]),
         header(samples=1, results=[RESULT | {"more": 1}]),
+        header(samples=1, results=[RESULT | {"more": {"x": 1}}]),
+        header(samples=1, results=[RESULT | {"other": {}}]),
+        header(samples=1, results=[RESULT | {"scored": 2**62}]),
+        header(samples=1, results=[RESULT | {"samples": torch.zeros(2)}]),
+        header(samples=torch.zeros(2), results=[RESULT]),
+        header(samples=1, results=[RESULT]) | {"protocol": torch.ones(2)},
+        header(samples=1, results=[RESULT]) | {"run": torch.ones(2)},
+        header(samples=1, results=torch.ones(1)),
+        header(refused=torch.ones(3)),
         header(samples=1, results=[{"weights": None}]),
         header(samples=1, results=[RESULT | {"weights": {"w": [1.0]}}]),
         header(samples=1, results=[RESULT | {"weights": {1: torch.zeros(1)}}]),
@@ -207,6 +222,11 @@ def test_a_forged_reply_is_refused(content: dict[str, Any]) -> None:
         (b"\0" * 8, "float32", (3,)),
         (b"\0" * 8, "float32", (-1, -2)),
         (b"\0" * 8, "float32", (2**40, 2**40)),
+        (b"\0" * 4, "float32", (1,) * 65),
+        (b"", "float32", (0, 2**62, 2**62)),
+        (b"\0" * 4, "float32", (None,)),
+        (b"\0" * 4, "float32", (1.0,)),
+        (b"\2", "bool", (1,)),
     ],
 )
 def test_a_forged_array_is_refused(data: bytes, dtype: str, shape: tuple[int, ...]) -> None:
@@ -224,5 +244,67 @@ def test_a_refusal_brings_its_reason_in_one_plain_line() -> None:
 
 def test_hello() -> None:
     assert read_hello(write_hello(7)) == 7
+    for client in ("7", -1, 2**62, 1.0, True, None, torch.ones(1), np.ones(3), [7], {"a": 7}):
+        with pytest.raises(WireError):
+            read_hello(Message(*pack({"protocol": 1, "client": client})))
+    for protocol in (torch.ones(1), np.ones(3), "1", [1], None):
+        with pytest.raises(WireError):
+            read_hello(Message(*pack({"protocol": protocol, "client": 7})))
+
+
+@dataclass
+class FlowerArray:
+    data: Any
+    dtype: Any = "float32"
+    shape: Any = (1,)
+
+
+class FlowerRecord:
+    """What of a Flower RecordDict is looked at, with anything in it."""
+
+    def __init__(self, texts: Any, arrays: Any) -> None:
+        self.config_records, self.array_records = texts, arrays
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        FlowerRecord({}, {}),
+        FlowerRecord({"text": {"feddag": 7}}, {"arrays": {}}),
+        FlowerRecord({"text": {"feddag": "{}"}}, {"arrays": {"a": FlowerArray(b"\0" * 4, "float32", None)}}),
+        FlowerRecord({"text": {"feddag": "{}"}}, {"arrays": {"a": FlowerArray(None)}}),
+        FlowerRecord({"text": {"feddag": "{}"}}, {"arrays": {"a": FlowerArray(b"\0" * 4, "float32", (1,) * 65)}}),
+        FlowerRecord(None, None),
+        None,
+    ],
+)
+def test_a_record_that_holds_anything_is_read_as_malformed(record: Any) -> None:
     with pytest.raises(WireError):
-        read_hello(Message(*pack({"protocol": 1, "client": "7"})))
+        read_hello(from_record(record))
+    assert size_of(record) >= 0
+
+
+def test_the_size_of_a_record_is_known_before_it_is_decoded() -> None:
+    record = FlowerRecord(
+        {"text": {"feddag": "abc"}}, {"arrays": {"a": FlowerArray(b"\0" * 8), "b": FlowerArray(b"1")}}
+    )
+    assert size_of(record) == 12
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["$dict", "$list", "$tuple", "$tensor", "$step", "$ref", "$own", "a"]), inner)
+    ),
+    max_leaves=12,
+)
+
+
+@given(content=JSON, text=st.text(max_size=30))
+@settings(max_examples=300, deadline=None)
+def test_whatever_is_made_up_is_refused_with_a_wire_error(content: Any, text: str) -> None:
+    for message in (Message(text), Message(json.dumps(content)), Message('{"$dict": [["protocol", 1]]}' + text)):
+        for read in (read_hello, lambda m: read_reply(m, HERE, 1), lambda m: read_job(m, STEPS)):
+            with pytest.raises(WireError):
+                read(message)

@@ -114,11 +114,13 @@ class FlowerEngine(Engine):
                 tries[client] += 1
                 message = write_job(job_ids[client], open_jobs[client], lambda ref: self._weights[ref.digest])
                 sent[self._transport.send(self._nodes[client], message)] = client, self._nodes[client]
-            for delivery in [*self._transport.receive(list(sent)), *self._stranded(sent)]:
+            for delivery in [*self._receive(list(sent)), *self._stranded(sent)]:
                 if delivery.message_id not in sent:
                     continue  # its answer came before its node went
                 client, _ = sent.pop(delivery.message_id)
-                if delivery.reply is None:
+                if delivery.unread:
+                    missing[client] = delivery.unread
+                elif delivery.reply is None:
                     missing[client] = delivery.lost
                     self._nodes.pop(client, None)
                     self._record("fault", client, f"client {client} in round {round}: {delivery.lost}")
@@ -127,7 +129,7 @@ class FlowerEngine(Engine):
                 else:
                     missing.pop(client, None)
                     try:
-                        replies.append(self._read(delivery.reply, job_ids[client], open_jobs[client]))
+                        replies.append(read_reply(delivery.reply, job_ids[client], len(open_jobs[client].steps)))
                     except WireError as error:
                         missing[client] = str(error)
                 del open_jobs[client]
@@ -158,10 +160,8 @@ class FlowerEngine(Engine):
     def close(self) -> None:
         """Nothing: the transport belongs to Flower."""
 
-    def _read(self, message: Message, job_id: JobId, job: Job) -> Reply:
-        if message.nbytes > self._policy.largest_reply:
-            raise WireError(f"answered with {message.nbytes} bytes, and largest_reply = {self._policy.largest_reply}")
-        return read_reply(message, job_id, len(job.steps))
+    def _receive(self, message_ids: Sequence[MessageId]) -> list[Delivery]:
+        return self._transport.receive(message_ids, self._policy.largest_reply)
 
     def _stranded(self, sent: dict[MessageId, tuple[ClientId, NodeId]]) -> list[Delivery]:
         """Messages whose node is gone or has restarted: their answers will never come."""
@@ -183,7 +183,7 @@ class FlowerEngine(Engine):
             if client not in self._nodes:
                 self._assign(client, node)
                 del self._duplicates[node]
-        for delivery in self._transport.receive(list(self._greeted)):
+        for delivery in self._receive(list(self._greeted)):
             self._read_hello(self._greeted.pop(delivery.message_id), delivery.reply)
         known = {*self._nodes.values(), *self._greeted.values(), *self._refused, *self._duplicates}
         for node in sorted(connected - known):

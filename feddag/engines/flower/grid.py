@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from feddag.engines.flower.transport import Delivery, MessageId, NodeId
-from feddag.engines.flower.wire import Message, WireError, raw_array
+from feddag.engines.flower.wire import Message, raw_array
 
 HELLO = "query.hello"
 WORK = "train.work"
@@ -28,10 +28,20 @@ def from_record(record: Any) -> Message:
     try:
         text = record.config_records["text"][RECORD]
         arrays = dict(record.array_records["arrays"].items())
-        held = {name: raw_array(array.data, array.dtype, array.shape) for name, array in arrays.items()}
-    except (KeyError, WireError):
+        held = {str(name): raw_array(array.data, array.dtype, array.shape) for name, array in arrays.items()}
+    except Exception:  # a stranger made it: it can be wrong in any way, and the round goes on without it
         return Message("")
     return Message(text if isinstance(text, str) else "", held)
+
+
+def size_of(record: Any) -> int:
+    """Bytes of a Flower RecordDict, before anything in it is decoded; more than any limit if that cannot be told."""
+    try:
+        texts = [value for config in record.config_records.values() for value in config.values()]
+        arrays = [array for table in record.array_records.values() for array in table.values()]
+        return sum(len(text) for text in texts if isinstance(text, str | bytes)) + sum(len(a.data) for a in arrays)
+    except Exception:  # as above
+        return 2**63
 
 
 def reply(message: Message, flower_message: Any) -> Any:
@@ -57,9 +67,9 @@ class GridTransport:
     def send(self, node: NodeId, message: Message) -> MessageId:
         return self._push(node, WORK, message)
 
-    def receive(self, message_ids: Iterable[MessageId]) -> list[Delivery]:
+    def receive(self, message_ids: Iterable[MessageId], largest: int) -> list[Delivery]:
         waiting = list(message_ids)
-        return [_delivery(answer) for answer in self._grid.pull_messages(waiting)] if waiting else []
+        return [_delivery(answer, largest) for answer in self._grid.pull_messages(waiting)] if waiting else []
 
     def _push(self, node: NodeId, kind: str, message: Message) -> MessageId:
         from flwr.app import Message as FlowerMessage
@@ -69,8 +79,10 @@ class GridTransport:
         return str(message_id)
 
 
-def _delivery(answer: Any) -> Delivery:
+def _delivery(answer: Any, largest: int) -> Delivery:
     message_id = answer.metadata.reply_to_message_id
     if answer.has_error():
         return Delivery(message_id, None, LOST.get(answer.error.code, f"Flower error {answer.error.code}"))
+    if (size := size_of(answer.content)) > largest:
+        return Delivery(message_id, None, unread=f"answered with {size} bytes, and largest_reply = {largest}")
     return Delivery(message_id, from_record(answer.content))

@@ -13,11 +13,12 @@ MessageId = str
 
 @dataclass(frozen=True)
 class Delivery:
-    """What came back for a message that was sent: the reply, or how it got lost on the way."""
+    """What came back for a message that was sent: the reply, how it got lost on the way, or why it was not read."""
 
     message_id: MessageId
     reply: Message | None
     lost: str = ""
+    unread: str = ""
 
 
 class Transport(Protocol):
@@ -32,5 +33,5 @@ class Transport(Protocol):
     def send(self, node: NodeId, message: Message) -> MessageId:
         """Send a job."""
 
-    def receive(self, message_ids: Iterable[MessageId]) -> list[Delivery]:
-        """What has come back for these messages."""
+    def receive(self, message_ids: Iterable[MessageId], largest: int) -> list[Delivery]:
+        """What has come back for these messages; one of more than `largest` bytes is not read."""

@@ -5,6 +5,7 @@ already knows. Weights travel once per message, under their digest.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +20,7 @@ from feddag.packing import Arrays, pack, unpack
 from feddag.weights import ClientId, Own, Ref, Weights, digest
 
 PROTOCOL = 1
+MOST_AXES, LARGEST_SIDE = 16, 2**31  # of an array; NumPy itself gives up at 64 axes, and at sizes beyond its integers
 DTYPES = frozenset(("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"))
 
 Steps = Mapping[str, type[Step]]
@@ -68,10 +70,13 @@ def raw_array(data: bytes, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
     """
     if dtype not in DTYPES:
         raise WireError("an array does not hold plain numbers")
-    sizes = [int(size) for size in shape]
-    if any(size < 0 for size in sizes) or len(data) != np.dtype(dtype).itemsize * int(np.prod(sizes, dtype=object)):
+    sizes = [size if isinstance(size, int) and 0 <= size <= LARGEST_SIDE else -1 for size in shape]
+    if len(sizes) > MOST_AXES or -1 in sizes or len(data) != np.dtype(dtype).itemsize * math.prod(sizes):
         raise WireError("the bytes of an array do not match its shape")
-    return np.frombuffer(bytearray(data), dtype).reshape(sizes)  # a bytearray: torch wants writable arrays
+    array = np.frombuffer(bytearray(data), dtype)  # a bytearray: torch wants writable arrays
+    if dtype == "bool" and (array.view(np.uint8) > 1).any():
+        raise WireError("an array of truth values holds other ones")
+    return array.reshape(sizes)
 
 
 def write_job(job_id: JobId, job: Job, fetch: Callable[[Ref], Weights]) -> Message:
@@ -164,7 +169,10 @@ def _read(message: Message, special: Mapping[str, Callable[[Any], Any]] | None =
         raise
     except Exception as error:  # a forged message can fail in any way
         raise WireError("a malformed message") from error
-    if not isinstance(content, dict) or content.get("protocol") != PROTOCOL:
+    if not isinstance(content, dict):
+        raise WireError("a malformed message")
+    protocol = content.get("protocol")
+    if not isinstance(protocol, int) or protocol != PROTOCOL:  # an array in its place would compare as one
         raise WireError(f"a message does not follow protocol {PROTOCOL}; is feddag the same version everywhere?")
     return content
 
@@ -212,4 +220,6 @@ def _count(value: Any) -> int:
 
 def _printable(reason: Any) -> str:
     """A short line of plain characters: what a stranger sends ends up in logs."""
-    return "".join(character if character.isprintable() else "?" for character in str(reason))[:200]
+    if not isinstance(reason, str):
+        return "no reason that could be read"
+    return "".join(character if character.isprintable() else "?" for character in reason[:200])
