@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from feddag.errors import FeddagError
@@ -30,6 +31,17 @@ Parts = tuple[Samples, Samples | None]  # train and test; no test where the sour
 Reader = Callable[[Path], Parts]
 
 
+def whole_numbers(labels: object) -> NDArray[np.int64]:
+    """A flat list of labels as an array. Nothing else will do: nested lists may unfold to more than any memory holds.
+
+    >>> whole_numbers([3, 1]).tolist()
+    [3, 1]
+    """
+    if not isinstance(labels, list) or not all(type(label) is int for label in labels):
+        raise ValueError("its labels are not a list of whole numbers")
+    return np.array(labels, np.int64)
+
+
 @contextmanager
 def reading(path: Path, kind: str) -> Iterator[None]:
     """Any error inside becomes one sentence that names the file and what it should have been."""
@@ -37,8 +49,15 @@ def reading(path: Path, kind: str) -> Iterator[None]:
         yield
     except FeddagError:
         raise
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FeddagError(f"{path} is missing; it should be {kind}") from error
     except Exception as error:  # parsers fed with damaged bytes raise anything
-        if not path.exists():
-            raise FeddagError(f"{path} is missing; it should be {kind}") from error
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error) or type(error).__name__
-        raise FeddagError(f"{path} is not {kind}: {' '.join(reason.split())[:200]}") from error
+        raise FeddagError(f"{path} is not {kind}: {' '.join(_reason(error).split())[:200]}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"{error} is missing"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text in UTF-8"  # the error's own words would show what is in the file
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
