@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from feddag.data.readers.limits import Budget, open_regular, size_of, sizes_on_disk
 from feddag.data.readers.samples import Parts, Samples, reading
 from feddag.errors import FeddagError
 
@@ -21,9 +22,10 @@ DOMAIN_IMAGE_SIZE = (48, 48)
 def _opened(path: Path) -> Iterator[Image.Image]:
     with reading(path, "a complete PNG, JPEG, BMP, PPM, TIFF or WebP image"), warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(path, formats=IMAGE_FORMATS) as image:
+        with open_regular(path) as file, Image.open(file, formats=IMAGE_FORMATS) as image:
             if image.mode.startswith(("I", "F")):
                 raise ValueError("it has more than 8 bits per channel")
+            Budget().check(path, 4 * image.width * image.height, size_of(file))  # known before it is decoded
             yield image
 
 
@@ -40,6 +42,7 @@ def read_image(path: Path, size: tuple[int, int] | None = None) -> NDArray[np.ui
 def read_images(paths: Sequence[Path], size: tuple[int, int]) -> NDArray[np.uint8]:
     """All images in one array; grey throughout has one channel, otherwise all have three."""
     width, height = size
+    Budget().take(paths[0].parent, 3 * width * height * len(paths), sizes_on_disk(paths))
     x = np.empty((len(paths), height, width, 3), np.uint8)
     coloured = False
     for pixels, path in zip(x, paths, strict=True):

@@ -1,6 +1,7 @@
 """Samples of natural clients: LEAF's json files, and CSV files of users and images."""
 
 import csv
+import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddag.data.readers.images import read_images
-from feddag.data.readers.samples import Parts, Samples, reading
+from feddag.data.readers.limits import CSV_GROWS, JSON_GROWS, Budget, text_of
+from feddag.data.readers.samples import Parts, Samples, reading, whole_numbers
 from feddag.errors import FeddagError
 
 USER_IMAGE_SIZE = (64, 64)
@@ -22,24 +24,34 @@ def _leaf_part(folder: Path) -> Samples:
     files = sorted(folder.glob("*.json"))
     if not files:
         raise FeddagError(f"{folder} holds no LEAF .json file")
+    budget = Budget()
     for path in files:
         with reading(path, "a complete LEAF FEMNIST file"):
-            held = json.loads(path.read_text())
+            held = json.loads(text_of(path, JSON_GROWS))
+            if len(set(held["users"])) != len(held["users"]):
+                raise ValueError("it names a user twice")
             for user, announced in zip(held["users"], held["num_samples"], strict=True):
-                pixels = np.array(held["user_data"][user]["x"], np.float64).reshape(-1, 28, 28, 1)
-                labels = np.array(held["user_data"][user]["y"], np.int64)
-                if labels.ndim != 1 or not len(pixels) == len(labels) == announced:
-                    raise ValueError(
-                        f"user {user} has {len(pixels)} images, {labels.size} labels, and {announced} announced"
-                    )
-                if not ((pixels >= 0) & (pixels <= 1)).all():
-                    raise ValueError(f"user {user} has a pixel outside 0 .. 1")
-                x.append(np.rint(pixels * 255).astype(np.uint8))
+                pixels, labels = _pixels(held["user_data"][user]["x"]), whole_numbers(held["user_data"][user]["y"])
+                if not len(pixels) == len(labels) == announced:
+                    raise ValueError("a user has other numbers of images and labels than it announces")
+                budget.take(path, pixels.nbytes)
+                x.append(pixels)
                 y.append(labels)
                 owner.extend([str(user)] * len(labels))
     if not owner:
         raise FeddagError(f"{folder} holds LEAF files without a single sample")
     return Samples(np.concatenate(x), np.concatenate(y), owner=np.array(owner))
+
+
+def _pixels(images: object) -> NDArray[np.uint8]:
+    """Lists of 784 shares of white as images of bytes."""
+    try:
+        shares = np.array(images, np.float64).reshape(-1, 28, 28, 1)
+    except (TypeError, ValueError):  # whose own words would show a value
+        raise ValueError("the images of a user are not lists of 784 numbers") from None
+    if not ((shares >= 0) & (shares <= 1)).all():
+        raise ValueError("a user has a pixel outside 0 .. 1")
+    return np.rint(shares * 255).astype(np.uint8)
 
 
 def read_leaf(folder: Path) -> Parts:
@@ -51,8 +63,7 @@ def read_leaf(folder: Path) -> Parts:
 
 def _user_csv_part(path: Path, columns: Sequence[str]) -> Samples:
     with reading(path, f"a CSV file with the columns {', '.join(columns)}"):
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = list(csv.DictReader(file))
+        rows = list(csv.DictReader(io.StringIO(text_of(path, CSV_GROWS), newline="")))
         if not rows:
             raise ValueError("it has no rows")
         there = [column for column in ("user_id", "image_id", "class") if column in columns or column in rows[0]]

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feddag.data import readers
+from feddag.data import datasets, readers
+from feddag.data.readers import cifar
 from feddag.errors import FeddagError
 from tests.data import refused
 from tests.data.readers import Hostile, both_parts, images, planes, quick, save_image
@@ -187,3 +188,59 @@ def test_cifar10_c_makes_a_domain_of_every_corruption(tmp_path: Path) -> None:
     np.save(tmp_path / "labels.npy", np.arange(10))
     with refused("labels.npy", "five times"):
         readers.read_cifar10_c(tmp_path)
+
+
+def nested(depth: int) -> list[object]:
+    """A few lines of a file that would unfold to 2^depth labels."""
+    held: list[object] = [1]
+    for _ in range(depth):
+        held = [held, held]
+    return held
+
+
+@pytest.mark.parametrize("labels", [nested(31), [1.5], ["cat"], [True], [10**30], (1,), {0: 1}, None])
+def test_cifar_python_takes_only_a_flat_list_of_labels(tmp_path: Path, labels: object) -> None:
+    held = {b"data": planes(images(1, 32, 32, 3)), b"fine_labels": labels}
+    (tmp_path / "train").write_bytes(pickle.dumps(held, protocol=4))
+    with refused(tmp_path / "train"):
+        readers.read_cifar100_python(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        [{} for _ in range(5000)],  # little on disk, much in memory
+        {(2**61 - 1) * number: None for number in range(5000)},  # all in one slot of a dictionary
+        {(number, number): None for number in range(5000)},
+        {b"labels": list(range(2**21))},
+    ],
+)
+def test_a_pickle_that_is_more_than_a_batch_is_not_loaded(tmp_path: Path, held: object) -> None:
+    (tmp_path / "train").write_bytes(pickle.dumps(held, protocol=4))
+    with refused(tmp_path / "train", "more complicated"):
+        readers.read_cifar100_python(tmp_path)
+
+
+def test_a_batch_as_large_as_the_published_ones_is_not_too_complicated() -> None:
+    names = [f"picture_{number:06d}.png".encode() for number in range(50_000)]
+    held = {b"fine_labels": [1] * 50_000, b"coarse_labels": [1] * 50_000, b"filenames": names}
+    for protocol in (2, 4):
+        cifar._check_pickle(pickle.dumps(held if protocol > 2 else held | {b"filenames": []}, protocol=protocol))
+
+
+@pytest.mark.parametrize("text", ["[[1], [2]]", '["cat"]', "[1.5, 2]", "{}", "3", "[true]", "[1" + "0" * 5000 + "]"])
+def test_cifar10_png_takes_only_a_flat_list_of_labels(tmp_path: Path, text: str) -> None:
+    for number in range(6):
+        name = f"data_batch_{number + 1}.png" if number < 5 else "test_batch.png"
+        save_image(tmp_path / name, images(1, 1024, 3))
+    (tmp_path / "train_lables.json").write_text(text)
+    with refused(tmp_path / "train_lables.json"):
+        readers.read_cifar10_png(tmp_path)
+
+
+@pytest.mark.parametrize("labels", [np.zeros(5), np.zeros(10, "U3"), np.zeros((5, 2), int), np.zeros(0, int)])
+def test_cifar10_c_refuses_strange_labels(tmp_path: Path, labels: np.ndarray) -> None:
+    np.save(tmp_path / "labels.npy", labels)
+    np.save(tmp_path / "fog.npy", np.zeros((len(labels), 32, 32, 3), np.uint8))
+    with refused(tmp_path):
+        datasets._assembled("c", str(tmp_path), readers.read_cifar10_c(tmp_path), datasets.CIFAR10)

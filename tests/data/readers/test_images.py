@@ -113,3 +113,15 @@ def test_tiny_imagenet_c(tmp_path: Path) -> None:
     broken.write_bytes(broken.read_bytes()[:300])
     with refused(broken):
         readers.read_tiny_imagenet_c(tmp_path)
+
+
+def test_an_image_is_what_it_holds_whatever_it_is_called(tmp_path: Path) -> None:
+    """Public datasets have a few JPEG files that are called .png; what is no image at all is refused above."""
+    (tmp_path / "a").mkdir()
+    for name, kind in (("1.png", "JPEG"), ("2.jpg", "PNG"), ("3", "BMP")):
+        (tmp_path / "a" / name).write_bytes(encoded(np.full((8, 8), 90, np.uint8), kind))
+    samples, _ = readers.read_image_folder(tmp_path)
+    assert np.unique(samples.x).tolist() == [90]
+    (tmp_path / "a" / "4.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
+    with refused(tmp_path / "a" / "4.png", "cannot identify"):
+        readers.read_image_folder(tmp_path)

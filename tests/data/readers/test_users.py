@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from feddag.data import readers
+from feddag.errors import FeddagError
 from tests.data import refused
 from tests.data.readers import both_parts, images, save_image
 
@@ -113,4 +114,29 @@ def test_user_csv_refuses_damaged_files(tmp_path: Path, text: str, word: str) ->
     save_image(tmp_path / "secret.jpg", images(4, 4, 3))
     (tmp_path / "train.csv").write_text(text.replace("{folder}", str(tmp_path)))
     with refused(word):
+        readers.read_user_csv(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"x": [[0.0] * 783 + ["31337"]], "y": [3]},
+        {"x": [[0.0] * 783 + ["secret"]], "y": [3]},
+        {"x": [["secret"] * 784], "y": [3]},
+        {"x": [[0.0] * 784], "y": ["secret"]},
+        {"x": [[0.0] * 784], "y": [31337.5]},
+        {"x": [[31337] * 784], "y": [3]},
+        {"x": {"secret": 1}, "y": [3]},
+    ],
+)
+def test_leaf_shows_no_value_of_a_sample_or_label(tmp_path: Path, data: object) -> None:
+    (tmp_path / "bad.json").write_text(json.dumps(leaf(f1=[3]) | {"user_data": {"f1": data}}))
+    with pytest.raises(FeddagError) as caught:
+        readers.read_leaf(tmp_path)
+    assert "secret" not in str(caught.value) and "31337" not in str(caught.value)
+
+
+def test_text_in_another_encoding_is_refused_without_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_bytes(b"user_id,image_id,class\nu,a,\xff\n")
+    with refused(tmp_path / "train.csv", "UTF-8"):
         readers.read_user_csv(tmp_path)
