@@ -157,6 +157,20 @@ def _check(part: Samples, source: str) -> None:
             raise FeddagError(f"{source} has {len(part.x)} samples but {name} of shape {values.shape}")
         if values.dtype.kind not in "biuU":
             raise FeddagError(f"{source} has {name} of type {values.dtype}; integers and strings are allowed")
+        if values.dtype.kind == "U" and not _is_text(values):
+            raise FeddagError(f"{source} has {name} with a character that cannot be written")
+        if values.dtype == np.uint64 and (values > np.iinfo(np.int64).max).any():
+            raise FeddagError(f"{source} has {name} that are not 64-bit integers")
+
+
+def _is_text(words: NDArray[Any]) -> bool:
+    """Whether all are words that can be written to a file: damaged ones hold numbers that are no characters.
+
+    >>> _is_text(np.array(["cat", "Hündin"])), _is_text(np.array(["\\udc80"]))
+    (True, False)
+    """
+    codes = np.ascontiguousarray(words).astype(words.dtype.newbyteorder("="), copy=False).view(np.uint32)
+    return not ((codes > 0x10FFFF) | ((codes >= 0xD800) & (codes < 0xE000))).any()
 
 
 def _uniform(x: NDArray[Any], source: str) -> NDArray[np.uint8 | np.float32]:

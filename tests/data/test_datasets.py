@@ -175,6 +175,12 @@ def test_own_split_is_kept(tmp_path: Path) -> None:
         ({"x": np.full((5, 3), np.nan), "y": [0] * 5}, "finite"),
         ({"x": np.full((5, 3), 1e300), "y": [0] * 5}, "finite"),
         ({"x": images(5, 3, 32, 32), "y": [0] * 5}, "last"),
+        ({"x": np.full((5, 3), -np.inf), "y": [0] * 5}, "finite"),
+        ({"x": images(5, 3), "y": np.full(5, 2**64 - 1, np.uint64)}, "64-bit"),
+        ({"x": images(5, 3), "y": [0] * 5, "client": np.full(5, 2**63, np.uint64)}, "64-bit"),
+        ({"x": images(5, 3), "y": np.frombuffer(b"\xff" * 20, "<U1")}, "cannot be written"),
+        ({"x": images(5, 3), "y": ["\udc80"] * 5}, "cannot be written"),
+        ({"x": images(5, 3), "y": [0] * 5, "domain": ["\ud800"] * 5}, "cannot be written"),
         ({"x": images(2, 3), "y": [0, 1]}, "too few"),
         ({"x": images(4, 3), "y": [0] * 4, "client": [1, 1, 2, 2]}, "too few"),
         ({"x_train": images(5, 3), "y_train": [0] * 5, "x_test": images(5, 4), "y_test": [0] * 5}, "(4,)"),
@@ -185,6 +191,11 @@ def test_own_arrays_that_do_not_fit(tmp_path: Path, arrays: dict[str, object], w
     path = own(tmp_path, **arrays)
     with refused(path, word):
         load(path)
+
+
+def test_labels_may_be_as_small_or_large_as_64_bits_allow(tmp_path: Path) -> None:
+    dataset = load(own(tmp_path, x=images(10, 3), y=[-(2**63), 2**63 - 1] * 5))
+    assert dataset.classes == (str(-(2**63)), str(2**63 - 1))
 
 
 def test_own_image_folder(tmp_path: Path) -> None:
