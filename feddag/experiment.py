@@ -24,7 +24,7 @@ from feddag.own_code import source_files
 DEFAULT_METHOD = "feddag"
 DEFAULT_CLIENTS = 20
 NOT_PART_OF_THE_RESULT = {"workers"}
-NEUTRAL = {"robust": "none"}  # fields that came later, with the value that means "as before": keys stay what they were
+NEUTRAL = {"robust": "none", "least_per_class": 1}  # fields that came later, with the value that means "as before": keys stay what they were
 RENAMED = {  # what fields were called in version 0.1
     "labels": "label_fraction",
     "quantity": "concentration",

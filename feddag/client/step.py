@@ -116,6 +116,8 @@ class Client:
     scratch: dict[str, Tensor] = field(default_factory=dict)
     """What a step leaves for later steps of the same job; it never travels and is forgotten with the job."""
     step: int = 0
+    least_per_class: int = 1
+    """Classes of fewer samples are left out of what the client tells about its data."""
 
     def weights(self, source: ModelSource) -> Weights:
         """The weights a step asked for."""
@@ -161,6 +163,11 @@ class Client:
             sample_weights=sample_weights,
             penalty=penalty,
         )
+
+    def released(self, least: int = 1) -> Tensor:
+        """Which samples the client may tell about: those of classes that have at least so many of them."""
+        held = torch.bincount(self.y, minlength=self.num_classes)
+        return (held >= max(least, self.least_per_class))[self.y]
 
     def counts(self, weights: Weights) -> Tensor:
         """What `score` gives, on the client's training samples."""

@@ -31,6 +31,8 @@ class MakeSignature(Step):
     vectors: int = 3
     inputs: Inputs = "standardised"
     per_class: int | None = 1000
+    least_per_class: int = 1
+    """Classes of fewer samples are left out of vectors and counts; a client may ask for more than the server does."""
     parts: tuple[str, ...] = ("encoder", "head")
     """What is trained, and makes up the update."""
     send: bool = True
@@ -72,9 +74,11 @@ class MakeSignature(Step):
         changes = [sparsified(before, _arrays(half), self.sparsity, client.seed) for half in trained]
         update, agreed = ((changes[0] + changes[1]) / 2).astype(np.float32), agreement(*changes)
         diverged = not np.isfinite(changes).all()
+        told = client.released(self.least_per_class)
+        x, y = (client.x, client.y) if told.all() else (client.x[told], client.y[told])
         made = signature(
-            client.x.numpy(),
-            client.y.numpy(),
+            x.numpy(),
+            y.numpy(),
             client.num_classes,
             vectors=self.vectors,
             inputs=self.inputs,
@@ -86,10 +90,10 @@ class MakeSignature(Step):
         )
         client.current = start | mean
         # Training that diverged is told as it is: the server then counts the client as missing, with that reason.
-        told = vars(made) | ({"update": update} if diverged else {})
+        sent = vars(made) | ({"update": update} if diverged else {})
         return Result(
             weights=mean if self.send else None,
-            arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in told.items()},
+            arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in sent.items()},
             samples=2 * self.steps * client.settings.batch_size,
         )
 

@@ -146,6 +146,7 @@ class LocalFederation:
     ) -> subprocess.Popen[bytes]:
         """Start a node's program with these security options."""
         config = f'client-id={client} data="{self.folder / "sites" / f"{client}.npz"}" state="{self.state}"'
+        config += " least-per-class=1 raw-inputs=true"  # one person's data, on one machine: as in simulation
         address = ["--superlink", f"{HOST}:{port or self.port}", "--host", HOST, "--port", str(free_port())]
         return self.start(name, ["flower-supernode", *security, *address, "--node-config", config])
 

@@ -1,10 +1,13 @@
 """What runs beside the data: a node reads its samples, does a job, and keeps the client's memory on its own disk."""
 
+import contextlib
+import os
 import pkgutil
 import sys
+import threading
 import traceback
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from feddag.client.trainer import native_network
 from feddag.data.clients import Array, ClientData, of_one_client
 from feddag.data.datasets import load as load_dataset
 from feddag.deploy.app import EXPERIMENT, Task
+from feddag.deploy.policy import NodePolicy
 from feddag.engines.flower.grid import from_record, reply
 from feddag.engines.flower.wire import (
     JobId,
@@ -51,6 +55,8 @@ class Node:
     """Where the client's memory is kept."""
     threads: int = 1
     """Of PyTorch; with one, sums run in the same order everywhere."""
+    policy: NodePolicy = field(default_factory=NodePolicy)
+    """What a server may ask for."""
 
     @classmethod
     def of(cls, node: Mapping[str, Any], run: Mapping[str, Any]) -> "Node":
@@ -71,7 +77,11 @@ class Node:
         threads = node.get("threads", 1)
         if not isinstance(threads, int) or threads < 1:
             raise FeddagError(f"node config threads = {threads!r} is not allowed: it should be 1, 2, ...")
-        return cls(client, settings["data"], state, threads)
+        return cls(client, settings["data"], state, threads, NodePolicy(1, True) if simulated else NodePolicy.of(node))
+
+    def memory(self, run: str) -> Path:
+        """The folder of this client's memory in a run."""
+        return self.state / run / f"client-{self.client:06d}"
 
 
 class Memory:
@@ -139,6 +149,7 @@ def answer(message: Message, node_config: Mapping[str, Any], run_config: Mapping
         job_id = job.id
         if job_id.client != node.client:
             raise WireError("the job is for another client")
+        node.policy.check(job.steps, experiment.local, node.memory(job_id.run))
         return write_reply(job_id, do(job, node, experiment, Task.read(folder)))
     except WireError as error:
         return write_refusal(job_id, str(error))
@@ -154,21 +165,43 @@ def do(job: ReceivedJob, node: Node, experiment: Experiment, task: Task) -> Repl
     """Do a job with the samples and the memory of this node."""
     torch.set_num_threads(node.threads)
     model = task.model(experiment)
-    config = WorkerConfig(model, experiment.local, experiment.seed, native_network(model, experiment.trainer))
+    network = native_network(model, experiment.trainer)
+    config = WorkerConfig(model, experiment.local, experiment.seed, network, node.policy.least_per_class)
     data = read_site(node, task)
 
     def fetch(ref: Ref) -> Weights:
         return job.weights[ref.digest]
 
     moment = (job.id.round, job.id.exchange)
-    memory = Memory(node.state / job.id.run / f"client-{node.client:06d}")
-    done = Worker(data, config, fetch).do(Work(Job(node.client, job.steps), memory.recall(moment), moment))
+    memory = Memory(node.memory(job.id.run))
+    work = Work(Job(node.client, job.steps), memory.recall(moment), moment)
+    with _limited(node.policy.most_seconds):
+        done = Worker(data, config, fetch).do(work)
+    node.policy.note(job.steps, memory.folder, moment)
     assert isinstance(done, Done)
     if done.state is not None:
         memory.remember(moment, done.state)
     for step, result in zip(job.steps, done.results, strict=True):
         step.write_down(result, memory.folder)
     return Reply(node.client, done.results, data.size(node.client))
+
+
+@contextlib.contextmanager
+def _limited(seconds: int) -> Iterator[None]:
+    """End this program when the work inside takes longer: native code cannot be asked to stop."""
+
+    def end() -> None:
+        print(f"feddag: a job took longer than its policy allows ({seconds} s); this program ends", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(3)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def read_site(node: Node, task: Task) -> ClientData:

@@ -26,6 +26,8 @@ class WorkerConfig:
     seed: int
     network: Network | None = None
     """For the native trainer; None where PyTorch does the work."""
+    least_per_class: int = 1
+    """Classes of fewer samples are left out of what clients tell about their data, whatever the server asks for."""
 
     def trainer(self) -> Trainer:
         """A trainer for one worker."""
@@ -87,6 +89,7 @@ class Worker:
             seed=self._config.seed,
             moment=work.moment,
             state=work.state,
+            least_per_class=self._config.least_per_class,
         )
         results = perform(work.job.steps, client)
         return Done(results, None if client.state is work.state else client.state)

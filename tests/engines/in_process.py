@@ -30,6 +30,7 @@ class InProcessTransport:
 
     def send(self, node: str, message: Message) -> str:
         site = {"client-id": int(node), "data": str(self.folder / f"{node}.npz"), "state": str(self.folder / "state")}
+        site |= {"least-per-class": 1, "raw-inputs": True}  # as in simulation
         return self._keep(answer(message, site, {}, self.folder / "app" / PACKAGE))
 
     def receive(self, message_ids: Iterable[str], largest: int) -> list[Delivery]:

@@ -46,7 +46,8 @@ def site(experiment, tmp_path: Path):
 
     def ask(client: int, moment: tuple[int, int], steps: Any, weights: Weights | None = None, **config: Any) -> Any:
         job_id = JobId("run1", client, *moment)
-        own = {"client-id": client, "data": str(tmp_path / f"{client}.npz"), "state": str(tmp_path / "state")} | config
+        own = {"client-id": client, "data": str(tmp_path / f"{client}.npz"), "state": str(tmp_path / "state")}
+        own |= {"least-per-class": 1} | config
         job = write_job(job_id, Job(client, steps), lambda ref: weights or {})
         message = answer(job, own, {}, tmp_path / "app" / PACKAGE)
         return read_reply(message, job_id, len(Job(client, steps).steps))

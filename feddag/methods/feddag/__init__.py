@@ -104,6 +104,7 @@ class FedDAGStar(ClusteredMethod):
             sparsity=own.sparsity,
             vectors=own.vectors,
             inputs=own.inputs,
+            least_per_class=own.least_per_class,
         )
         with federation.in_phase("warm-up"):
             replies = federation.ask((Job(client, step) for client in clients), optional=optional)
@@ -206,7 +207,8 @@ class FedDAGStar(ClusteredMethod):
         cluster_of = self.groups.cluster_of
         with federation.in_phase("watch"):
             sent = {z: federation.put(model) for z, model in self.groups.trained.items()}
-            jobs = [Job(c, Monitor(sent[cluster_of[c]])) for c in federation.clients if c in cluster_of]
+            least = self._settings.least_per_class
+            jobs = [Job(c, Monitor(sent[cluster_of[c]], least)) for c in federation.clients if c in cluster_of]
             now = {reply.client: reply.results[0].arrays for reply in federation.ask(jobs)}
         signed = {client: arrays["counts"] for client, arrays in self.membership.signatures.items()}
         drifted = self.monitor.drifted(now, cluster_of, signed)

@@ -23,6 +23,7 @@ class GroupingSettings(ClusteredSettings):
     sparsity: float = Field(0.02, gt=0, le=1, description="share of the update's coordinates that is sent")
     vectors: int = Field(3, ge=1, description="principal vectors per class (p)")
     inputs: Literal["standardised", "raw"] = Field("standardised", description="samples as principal vectors see them")
+    least_per_class: int = Field(1, ge=1, description="classes of fewer samples are left out of signatures")
     similarity: Literal["fused", "data", "gradient"] = Field("fused", description="what clients are compared by")
     fusion: Fusion = Field("clarity", description="how views become one distance; mlp and projected as printed")
     linkage: Linkage = Field("average", description="of the agglomerative clustering")
