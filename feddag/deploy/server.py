@@ -16,8 +16,8 @@ from feddag.experiment import Experiment, read_experiment
 from feddag.files import write_atomically
 from feddag.records import RoundRecord
 from feddag.runner.directory import RunDirectory
-from feddag.runner.loop import Setting
-from feddag.runner.run import prepare, run_on, setting_of
+from feddag.runner.loop import RunContext
+from feddag.runner.run import context_of, prepare, run_on
 
 
 def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
@@ -30,15 +30,15 @@ def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
     if resume and files.read_result() is not None:
         print(f"feddag: the run in '{files.path}' has finished already")
         return
-    setting = _setting(experiment, Task.read(folder), policy, files)
+    context = _context(experiment, Task.read(folder), policy, files)
     with files.locked():
         write_atomically(files.experiment, experiment.to_toml())
-        engine = FlowerEngine(GridTransport(grid), _run_name(files, resume), setting.clients, policy)
+        engine = FlowerEngine(GridTransport(grid), _run_name(files, resume), context.clients, policy)
         engine.gather()
-        run_on(engine, experiment, files, setting, resume, _say)
+        run_on(engine, experiment, files, context, resume, _say)
 
 
-def _setting(experiment: Experiment, task: Task, policy: ExchangePolicy, files: RunDirectory) -> Setting:
+def _context(experiment: Experiment, task: Task, policy: ExchangePolicy, files: RunDirectory) -> RunContext:
     """What is known about the clients: little, unless the data were divided on this machine to try things out."""
     clients = experiment.clients
     if clients is None:
@@ -48,10 +48,10 @@ def _setting(experiment: Experiment, task: Task, policy: ExchangePolicy, files: 
     trainer = f"{experiment.trainer}, on Flower nodes"
     if files.partition.exists():
         dataset, partition, config = prepare(experiment)
-        return replace(setting_of(dataset, partition, config), trainer=trainer, minimum=policy.minimum)
+        return replace(context_of(dataset, partition, config), trainer=trainer, minimum=policy.minimum)
     if experiment.method_class.needs_truth:
         raise FeddagError(f"method = '{experiment.method}' needs true groups, and a real federation has none")
-    return Setting(task.model(experiment), trainer, clients, minimum=policy.minimum)
+    return RunContext(task.model(experiment), trainer, clients, minimum=policy.minimum)
 
 
 def _policy(run_config: Mapping[str, Any]) -> ExchangePolicy:

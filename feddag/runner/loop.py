@@ -40,7 +40,7 @@ Observer = Callable[[RoundRecord], None]
 
 
 @dataclass(frozen=True)
-class Setting:
+class RunContext:
     """What a run is told beside its experiment: the network, what trains it, and what is known about the clients."""
 
     model: ModelSpec
@@ -72,22 +72,22 @@ class Loop:
         self,
         experiment: Experiment,
         files: RunDirectory,
-        setting: Setting,
+        context: RunContext,
         engine: Engine,
         observer: Observer | None,
     ) -> None:
-        self.experiment, self.files, self.setting = experiment, files, setting
+        self.experiment, self.files, self.context = experiment, files, context
         self.engine, self.observer = engine, observer
         kind = experiment.method_class
-        truth = dict(enumerate(setting.truth)) if kind.needs_truth and setting.truth is not None else None
+        truth = dict(enumerate(context.truth)) if kind.needs_truth and context.truth is not None else None
         self.federation = Federation(
             engine,
-            setting.model,
+            context.model,
             experiment.seed,
             experiment.participation,
             truth,
-            setting.held_out,
-            setting.minimum,
+            context.held_out,
+            context.minimum,
             experiment.rounds,
         )
         self._make_method()
@@ -159,7 +159,7 @@ class Loop:
 
     def _explain(self) -> None:
         """Write down what a report needs beside the history: what led to the groups, and who holds which classes."""
-        known = {"class_counts": self.setting.class_counts, "classes": self.setting.classes}
+        known = {"class_counts": self.context.class_counts, "classes": self.context.classes}
         save_tree(self.files.grouping, {**self.method.diagnostics(), **known}, durable=False)
         self.explained = _copied(self.method.clusters())
 
@@ -193,7 +193,7 @@ class Loop:
             "missing": dict(self.federation.missing),
             "barred": dict(self.federation.barred),
             "chosen": dict(self.evaluation.chosen),
-            "model": astuple(self.setting.model),
+            "model": astuple(self.context.model),
             "holds_states": self.engine.holds_states,
             "seconds": self._seconds(),
         }
@@ -229,7 +229,7 @@ class Loop:
     def _result(self) -> ResultRecord:
         clients = self.present
         history = self.files.read_history()
-        truth = self.setting.truth_at_end
+        truth = self.context.truth_at_end
         self.federation.begin_round(self.experiment.rounds + 1)
         blocks: dict[str, Accuracy | None] = {
             "accuracy": over_rounds(np.mean, tail(history), clients),
@@ -237,16 +237,16 @@ class Loop:
             "accuracy_finetuned": self._finetuned(clients),
             "accuracy_best": over_rounds(np.max, history, clients),
         }
-        if self.setting.attackers:
-            honest = [client for client in clients if client not in self.setting.attackers]
+        if self.context.attackers:
+            honest = [client for client in clients if client not in self.context.attackers]
             blocks["accuracy_honest"] = over_rounds(np.mean, tail(history), honest)
-        if unseen := self.setting.held_out:
+        if unseen := self.context.held_out:
             self.federation.admit(unseen)
             self.method.join(self.federation, unseen)
             blocks["accuracy_unseen"] = block(self.evaluation.scores(unseen)[0])
             blocks["accuracy_unseen_finetuned"] = self._finetuned(unseen)
         clusters = self.method.clusters()
-        clustering = None if clusters is None else score_groups(clusters, truth, self.setting.class_counts)
+        clustering = None if clusters is None else score_groups(clusters, truth, self.context.class_counts)
         right = None
         if clusters is not None and truth is not None and unseen:
             right = placed_right(clusters, truth, clients, unseen)
@@ -254,25 +254,25 @@ class Loop:
             "schema": SCHEMA,
             "key": self.key,
             **{name: getattr(self.experiment, name) for name in ("method", "dataset", "partition", "seed", "rounds")},
-            "model": self.setting.model.name,
-            "clients": self.setting.clients,
+            "model": self.context.model.name,
+            "clients": self.context.clients,
             "participants": list(clients),
-            "held_out": list(self.setting.held_out),
+            "held_out": list(self.context.held_out),
             **{name: block.as_record() if block else None for name, block in blocks.items()},
             "accuracy_by_round": [record["accuracy"]["mean"] for record in history],
             "volatility": volatility(history, clients),
-            **({"attackers": list(self.setting.attackers)} if self.setting.attackers else {}),
-            "clusters": None if clusters is None else [clusters.get(client) for client in range(self.setting.clients)],
+            **({"attackers": list(self.context.attackers)} if self.context.attackers else {}),
+            "clusters": None if clusters is None else [clusters.get(client) for client in range(self.context.clients)],
             "truth": None if truth is None else list(truth),
             "ari": clustering and clustering["ari"],
             "clustering": clustering,
             "unseen_placed_right": right,
-            "drift": self._drift(history) if self.setting.drifting else None,
-            **_traffic_block(self.federation.traffic, self.setting.clients),
+            "drift": self._drift(history) if self.context.drifting else None,
+            **_traffic_block(self.federation.traffic, self.context.clients),
             "answers_missing": sum(len(record["missing"]) for record in history),
-            "partition_checksum": self.setting.partition_checksum,
+            "partition_checksum": self.context.partition_checksum,
             "seconds": round(self._seconds(), 3),
-            "versions": _versions() | {"trainer": self.setting.trainer},
+            "versions": _versions() | {"trainer": self.context.trainer},
         }
         return cast("ResultRecord", found)
 
@@ -280,7 +280,7 @@ class Loop:
         return block(self.evaluation.scores(clients, finetuned=True)[0]) if self.experiment.finetune else None
 
     def _drift(self, history: Sequence[RoundRecord]) -> DriftReport:
-        drifting = self.setting.drifting
+        drifting = self.context.drifting
         others = sorted(set(self.present).difference(drifting))
         return drift_report(history, self.experiment.drift_round, drifting, others)
 

@@ -28,7 +28,7 @@ from feddag.models import DualEncoder, MixtureOfModels, Model, ModelSpec, defaul
 from feddag.records import ResultRecord, RoundRecord
 from feddag.runner.checked import own_code, parse_experiment
 from feddag.runner.directory import Checkpoint, RunDirectory
-from feddag.runner.loop import Loop, Observer, Setting
+from feddag.runner.loop import Loop, Observer, RunContext
 from feddag.runner.results import Accuracy
 from feddag.weights import Choice, ClientId, Mixture, Own, Weights, kept, overlaid
 
@@ -214,14 +214,14 @@ def _run_here(experiment: Experiment, files: RunDirectory, resume: bool, observe
         if files.load_checkpoint() is None:  # else they are there, and may be another experiment's: refused below
             write_atomically(files.experiment, experiment.to_toml())
             partition.save(files.partition)
-        setting = setting_of(dataset, partition, worker_config)
+        context = context_of(dataset, partition, worker_config)
         drift = None
         if experiment.drift_round:
             after = partition.drifted(experiment.drift_share, experiment.seed)
             drift = experiment.drift_round, lay_out(dataset, after, experiment.seed, experiment.evaluate)
             counts = count_classes(dataset, after)
             drifting = partition.drifting(experiment.drift_share, experiment.seed)
-            setting = replace(setting, truth_at_end=after.truth, class_counts=counts, drifting=drifting)
+            context = replace(context, truth_at_end=after.truth, class_counts=counts, drifting=drifting)
         workers = experiment.workers or _worthwhile_workers(experiment, partition, worker_config)
         engine: Engine = LocalEngine(data, worker_config, workers, drift)
         if experiment.attack != "none":
@@ -229,23 +229,23 @@ def _run_here(experiment: Experiment, files: RunDirectory, resume: bool, observe
             if experiment.attack == "label-flip":
                 flip_labels(data, attackers)
             engine = AttackedEngine(engine, experiment.attack, attackers, experiment.seed)
-            setting = replace(setting, attackers=attackers)
-        return run_on(engine, experiment, files, setting, resume, observer)
+            context = replace(context, attackers=attackers)
+        return run_on(engine, experiment, files, context, resume, observer)
 
 
 def run_on(
     engine: Engine,
     experiment: Experiment,
     files: RunDirectory,
-    setting: Setting,
+    context: RunContext,
     resume: bool = False,
     observer: Observer | None = None,
 ) -> ResultRecord:
     """Let an engine run an experiment to its end, and write down the result; the engine is closed however it ends."""
     try:
-        loop = Loop(experiment, files, setting, engine, observer)
+        loop = Loop(experiment, files, context, engine, observer)
         result = files.finish(loop.run_to_end(resume))
-        if setting.held_out:  # whoever joined after the last round has a model, too
+        if context.held_out:  # whoever joined after the last round has a model, too
             loop.checkpoint(experiment.rounds)
     finally:
         engine.close()
@@ -265,9 +265,9 @@ def prepare(experiment: Experiment) -> tuple[Dataset, Partition, WorkerConfig]:
     return dataset, partition, WorkerConfig(model, experiment.local, experiment.seed, network)
 
 
-def setting_of(dataset: Dataset, partition: Partition, worker_config: WorkerConfig) -> Setting:
+def context_of(dataset: Dataset, partition: Partition, worker_config: WorkerConfig) -> RunContext:
     """What is known where one machine holds the data of all clients."""
-    return Setting(
+    return RunContext(
         model=worker_config.model,
         trainer="torch" if worker_config.network is None else f"native, {native.instruction_set()}",
         clients=len(partition.train),
