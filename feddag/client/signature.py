@@ -1,14 +1,16 @@
 """A client's signature: what it sends once to be grouped. A few principal vectors per class, counts, an update."""
 
+import math
+import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
@@ -26,6 +28,10 @@ HALVED = 200  # samples of a class that are enough to measure its noise
 LARGEST = 2**32  # bytes of a signature that is not a mistake
 DTYPES = {"vectors": "float32", "counts": "int64", "reliability": "float32", "update": "float32"}
 DTYPES |= {"update_reliability": "float32"}
+STORED_DTYPES = {"float32": "F32", "int64": "I64"}  # as safetensors calls them
+USUAL_VECTORS = 3
+LENGTH_TOLERANCE = 0.1  # rounding takes much less; vectors made up for a test, with noise, take more
+MOST_SAMPLES = 2**40  # of one class; larger counts would not add up any more
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,18 +55,18 @@ class Signature:
 
     def check(self) -> None:
         """Refuse what is not a signature: it may come from elsewhere."""
-        classes = self.vectors.shape[0] if self.vectors.ndim == 3 else -1
-        if self.counts.shape != (classes,) or self.reliability.shape != (classes,) or self.update.ndim != 1:
-            raise FeddagError("a signature needs classes x p x features vectors, and a count and reliability per class")
-        if self.update_reliability.shape != ():
-            raise FeddagError("the signature's update_reliability must be one number")
+        _check_shapes({name: array.shape for name, array in vars(self).items()})
         for name, array in vars(self).items():
             if array.dtype != DTYPES[name]:
                 raise FeddagError(f"the signature's {name} must be {DTYPES[name]} and not {array.dtype}")
             if not np.isfinite(array).all():
                 raise FeddagError(f"the signature's {name} holds a value that is not a finite number")
-        if (self.counts < 0).any():
-            raise FeddagError("the signature's counts hold a number below 0")
+        if (self.counts < 0).any() or (self.counts > MOST_SAMPLES).any():
+            raise FeddagError(f"the signature's counts hold a number below 0 or above {MOST_SAMPLES}")
+        squares = np.einsum("cpf,cpf->cp", self.vectors, self.vectors, dtype=np.float64)
+        norms = np.sqrt((squares**2).sum(axis=1))  # 1 for each class but for rounding; 0 where there is nothing
+        if (squares > 1 + LENGTH_TOLERANCE).any() or ((norms > 0) & (norms < 1 - LENGTH_TOLERANCE)).any():
+            raise FeddagError("the signature's vectors are not as long as principal vectors are")
         for name in ("reliability", "update_reliability"):
             if not ((getattr(self, name) >= 0) & (getattr(self, name) <= 1)).all():
                 raise FeddagError(f"the signature's {name} holds a value that is not from 0 to 1")
@@ -89,12 +95,35 @@ class Signature:
 
     @classmethod
     def load(cls, path: str | Path) -> "Signature":
-        """Read what `save` wrote."""
+        """Read what `save` wrote. Of a file whose header is that of something else, nothing more is read."""
         try:
-            arrays = load_file(path)
-            return cls(**{item.name: arrays[item.name] for item in fields(cls)})
-        except (OSError, SafetensorError, KeyError, FeddagError) as error:
-            raise FeddagError(f"'{path}' is not a signature: {error}") from None
+            if not stat.S_ISREG(Path(path).stat().st_mode):
+                raise FeddagError("it is not a regular file")
+            with safe_open(path, framework="numpy") as file:
+                if set(file.keys()) != set(DTYPES):
+                    raise FeddagError(f"it should hold the arrays {', '.join(DTYPES)} and no others")
+                held = {name: file.get_slice(name) for name in DTYPES}
+                for name, kind in DTYPES.items():
+                    if held[name].get_dtype() != STORED_DTYPES[kind]:
+                        raise FeddagError(f"the signature's {name} must be {kind} and not {held[name].get_dtype()}")
+                _check_shapes({name: tuple(array.get_shape()) for name, array in held.items()})
+                return cls(**{name: file.get_tensor(name) for name in DTYPES})
+        except (OSError, SafetensorError, FeddagError) as error:
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
+            raise FeddagError(f"'{path}' is not a signature: {reason}") from None
+
+
+def _check_shapes(shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse arrays that cannot be those of a signature, by their shapes alone."""
+    classes, vectors, features = shapes["vectors"] if len(shapes["vectors"]) == 3 else (-1, -1, -1)
+    if not shapes["counts"] == shapes["reliability"] == (classes,) or len(shapes["update"]) != 1:
+        raise FeddagError("a signature needs classes x p x features vectors, and a count and reliability per class")
+    if shapes["update_reliability"] != ():
+        raise FeddagError("the signature's update_reliability must be one number")
+    if vectors > (most := max(features, USUAL_VECTORS)):  # samples of few features get the usual number all the same
+        raise FeddagError(f"vectors = {vectors} is more than samples of {features} features have: at most {most}")
+    if (size := 4 * sum(math.prod(shape) for shape in shapes.values())) > LARGEST:
+        raise FeddagError(f"the signature's arrays would take {size} bytes, allowed are {LARGEST}")
 
 
 def signature(

@@ -44,10 +44,10 @@ def test_identical_updates_are_at_no_angle_whatever_their_length() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "degrees"),
     [
-        ([[3, 4]], [[4, 3]], 16.2602),  # cos = 24 / 25
+        ([[0.6, 0.8]], [[0.8, 0.6]], 16.2602),  # cos = 24 / 25
         ([[1, 0]], [[-1, 0]], 0),  # signs mean nothing
-        ([[1, 0]], [[0, 5]], 90),
-        ([[1, 0, 0], [0, 1, 0]], [[0, 0, 1], [0, 3, 4]], 53.1301),  # the smallest of 90, 90, 90 and arccos 0.6
+        ([[1, 0]], [[0, 1]], 90),
+        ([[1, 0, 0], [0, 1, 0]], [[0, 0, 1], [0, 0.6, 0.8]], 53.1301),  # the smallest of 90, 90, 90 and arccos 0.6
         ([[1, 0]], [[0, 0]], 90),  # a vector of zeros is near nothing
     ],
 )
