@@ -1,9 +1,10 @@
 """What a server is given to group, checked: whatever is wrong is told in one sentence that names it."""
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from feddag.client.signature import Signature
 from feddag.errors import FeddagError, nearest
@@ -12,6 +13,8 @@ from feddag.server.complement import Alignment
 from feddag.server.fusion import VIEWS
 from feddag.server.printed_fusion import GATED_FUSIONS
 from feddag.server.similarity import Floats, square
+
+ROUNDING = 1e-5  # of the largest distance: what is less comes of computing with 32 bits
 
 
 def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
@@ -56,6 +59,12 @@ def check_views(fusion: str, views: Sequence[str], *, updates: bool) -> None:
 
 def check_alike(signatures: Sequence[Signature], names: Sequence[str]) -> None:
     """Refuse signatures that cannot be compared, or that are broken, naming the client."""
+    for item, name in zip(signatures, names, strict=True):
+        if not isinstance(item, Signature):
+            kind = type(item).__name__
+            raise FeddagError(
+                f"client {name}: a {kind} is no signature; give signatures, or distances as one NumPy array"
+            )
     if not signatures:
         raise FeddagError("there is no signature to group")
     first = signatures[0]
@@ -69,6 +78,31 @@ def check_alike(signatures: Sequence[Signature], names: Sequence[str]) -> None:
             item.check()
         except FeddagError as error:
             raise FeddagError(f"client {name}: {error}") from None
+
+
+def check_matrix(matrix: NDArray[Any]) -> None:
+    """Refuse what cannot be the distances of every client to every other, whatever its numbers."""
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
+        raise FeddagError(f"a precomputed matrix must be square, and this one has shape {matrix.shape}")
+    if matrix.dtype.kind not in "iuf":
+        raise FeddagError(f"a precomputed matrix must hold numbers, and this one holds {matrix.dtype}")
+
+
+def condense(matrix: NDArray[Any], names: Sequence[str]) -> Floats:
+    """The distances above the diagonal of a square matrix; refuses what no distances are, naming the client."""
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused
+        table = matrix.astype(np.float32)
+    condensed = np.asarray(table / 2 + table.T / 2, np.float32)[np.triu_indices(len(table), 1)]
+    check_distances(condensed, names)
+    rounding = ROUNDING * float(np.abs(condensed).max(initial=0))
+    for right, wrong in (
+        (np.abs(table.diagonal()) <= rounding, "has a distance to itself that is not 0"),
+        ((table >= 0).all(axis=1), "has a distance that is below 0"),
+        ((np.abs(table - table.T) <= rounding).all(axis=1), "is not as far from another as that one is from it"),
+    ):
+        if not right.all():
+            raise FeddagError(f"client {names[int(right.argmin())]} {wrong}")
+    return condensed
 
 
 def check_distances(condensed: Floats, names: Sequence[str]) -> None:

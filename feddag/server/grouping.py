@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from feddag.client.signature import Signature
 from feddag.errors import FeddagError
 from feddag.rng import rng
-from feddag.server.checks import check_alike, check_distances, check_options, check_views, client_names, one_of
+from feddag.server.checks import check_alike, check_matrix, check_options, check_views, client_names, condense, one_of
 from feddag.server.clustering import Labels, Linkage, Tree, build_tree
 from feddag.server.complement import Alignment, ComplementGraph, complement_graph
 from feddag.server.cutting import (
@@ -151,9 +151,10 @@ def group(
     """
     one_of("fusion", fusion, FUSIONS)
     check_options(linkage, alignment, sources, delta, least_silhouette_ratio)
-    names = client_names(names, len(signatures))
     if isinstance(signatures, np.ndarray):
-        return _of_matrix(signatures, linkage, names)
+        check_matrix(signatures)
+        return _of_distances(condense(signatures, client_names(names, len(signatures))), linkage, by_noise=False)
+    names = client_names(names, len(signatures))
     check_alike(signatures, names)
     check_views(fusion, views, updates=bool(len(signatures[0].update)))
     if fusion == "clarity":
@@ -184,14 +185,6 @@ def _as_printed(signatures: Sequence[Signature], fusion: str, linkage: Linkage, 
     made = fuse_as_printed(signatures, fusion, delta, seed)
     found = _of_distances(made.distances, linkage, by_noise=False)
     return replace(found, views_=made.views, weights_=made.weights, ranges_=made.ranges)
-
-
-def _of_matrix(matrix: NDArray[Any], linkage: Linkage, names: Sequence[str]) -> Grouping:
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not len(matrix):
-        raise FeddagError(f"a precomputed matrix must be square, and this one has shape {matrix.shape}")
-    condensed: Floats = np.asarray((matrix + matrix.T) / 2, np.float32)[np.triu_indices(len(matrix), 1)]
-    check_distances(condensed, names)
-    return _of_distances(condensed, linkage, by_noise=False)
 
 
 def _of_distances(distances: Floats, linkage: Linkage, *, by_noise: bool) -> Grouping:

@@ -251,6 +251,59 @@ def test_a_matrix_with_a_hole_is_refused_naming_the_client() -> None:
         group(matrix)
 
 
+def distances(**changes: float) -> np.ndarray:
+    """Three clients; `_01=9` sets the distance of client 0 to client 1."""
+    matrix = np.array([[0, 1, 2], [1, 0, 2], [2, 2, 0]], float)
+    for place, value in changes.items():
+        matrix[int(place[1]), int(place[2])] = value
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("matrix", "sentence"),
+    [
+        (np.array(3.0), r"must be square, and this one has shape \(\)"),
+        (np.zeros(3), r"must be square, and this one has shape \(3,\)"),
+        (np.zeros((0, 0)), r"must be square, and this one has shape \(0, 0\)"),
+        (np.zeros((10**6, 1)), r"must be square, and this one has shape \(1000000, 1\)"),
+        (np.zeros((2, 2, 2)), r"must be square, and this one has shape \(2, 2, 2\)"),
+        (np.full((2, 2), "a"), "must hold numbers, and this one holds <U1"),
+        (np.zeros((2, 2), object), "must hold numbers, and this one holds object"),
+        (np.zeros((2, 2), bool), "must hold numbers, and this one holds bool"),
+        (np.zeros((2, 2), complex), "must hold numbers, and this one holds complex128"),
+        (np.zeros((2, 2), "M8[s]"), "must hold numbers, and this one holds datetime64"),
+        (distances(_01=2), "client 0 is not as far from another as that one is from it"),
+        (distances(_12=-1, _21=-1), "client 1 has a distance that is below 0"),
+        (distances(_22=1), "client 2 has a distance to itself that is not 0"),
+        (distances(_11=np.nan), "client 1 has a distance to itself that is not 0"),
+        (distances(_01=np.nan, _21=np.nan), "client 1: its distances are not finite numbers"),
+        (distances(_01=np.inf, _10=np.inf, _12=np.inf), "client 1: its distances are not finite numbers"),
+        (distances(_02=1e300, _20=1e300, _12=1e300), "client 2: its distances are not finite numbers"),
+        (np.full((1, 1), 5.0), "client 0 has a distance to itself that is not 0"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_a_matrix_that_is_not_one_of_distances_is_refused(matrix, sentence) -> None:
+    with pytest.raises(FeddagError, match=sentence) as caught:
+        group(matrix)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.filterwarnings("error")
+def test_matrices_at_the_edge_of_what_is_allowed() -> None:
+    assert group(np.zeros((1, 1))).labels_.tolist() == [0]
+    assert group(np.zeros((4, 4))).labels_.tolist() == [0] * 4
+    apart = 100 * np.array([[0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0]])
+    for matrix in (apart, apart.astype(np.int8), apart * 3e36, apart * 1e-30, apart + 1e-5 * np.tri(4)):
+        assert group(matrix).labels_.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("given", [[[0, 1], [1, 0]], [None], "ab", [np.zeros((2, 2))], ({},)])
+def test_what_is_neither_signatures_nor_a_matrix(given) -> None:
+    with pytest.raises(FeddagError, match=r"client 0: a .* is no signature; give signatures, or distances as"):
+        group(given)
+
+
 def test_a_bad_distance_names_the_client() -> None:
     distances = on_a_line(0, 1, 2, 3)
     distances[[1, 3, 5]] = np.nan  # all pairs of the third client
