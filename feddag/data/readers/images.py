@@ -21,6 +21,7 @@ DOMAIN_IMAGE_SIZE = (48, 48)
 @contextmanager
 def _opened(path: Path) -> Iterator[Image.Image]:
     with reading(path, "a complete PNG, JPEG, BMP, PPM, TIFF or WebP image"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of broken metadata, which is not looked at
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with open_regular(path) as file, Image.open(file, formats=IMAGE_FORMATS) as image:
             if image.mode.startswith(("I", "F")):

@@ -125,3 +125,15 @@ def test_an_image_is_what_it_holds_whatever_it_is_called(tmp_path: Path) -> None
     (tmp_path / "a" / "4.png").write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n")
     with refused(tmp_path / "a" / "4.png", "cannot identify"):
         readers.read_image_folder(tmp_path)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "BMP", "WEBP", "TIFF", "PPM"])
+def test_a_truncated_image_is_refused_at_every_length(tmp_path: Path, kind: str) -> None:
+    whole = encoded(images(8, 8, 3), kind)
+    path = tmp_path / "a" / "1"
+    path.parent.mkdir()
+    for length in range(len(whole) - (20 if kind == "PNG" else 0)):  # a PNG file's last 20 bytes hold nothing of it
+        path.write_bytes(whole[:length])
+        with refused(path):
+            readers.read_image_folder(tmp_path)
