@@ -124,6 +124,7 @@ resume = false       # continue the unfinished run in it
 deadline = 600       # seconds that an exchange waits for a client
 minimum = {minimum}          # fewest clients that must be there and answer; with fewer the run stops, to be resumed
 patience = 3         # rounds after which a client that is out of reach counts as having left
+keys = ""            # a folder of public keys named after their clients (site-0.pub): nobody else can be that client
 largest-reply = 1024 # megabytes; a bigger answer is not read
 data = ""            # only for Flower's simulation: where client {{client}} finds its samples
 state = ""           # only for Flower's simulation: where clients keep their memory

@@ -3,10 +3,12 @@
 import datetime
 import ipaddress
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 from feddag.errors import FeddagError
+from feddag.weights import ClientId
 
 VALID_DAYS = 30
 
@@ -51,6 +53,30 @@ def write_node_key(path: Path) -> None:
     _write_secret(path, key, serialization.PrivateFormat.OpenSSH, serialization)
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     path.with_suffix(".pub").write_bytes(public + b"\n")
+
+
+def read_client_keys(folder: Path) -> dict[ClientId, bytes]:
+    """Which client has which key: the public keys in a folder, each named after its client (site-0.pub, site-1.pub).
+
+    Keys are given as Flower knows them: PEM.
+    """
+    _, _, serialization, _, _ = _cryptography()
+    found: dict[ClientId, bytes] = {}
+    for path in sorted(folder.glob("*.pub")):
+        number = re.search(r"(\d+)$", path.stem)
+        if number is None:
+            continue  # nobody's: whoever has it is no client
+        if int(number[1]) in found:
+            raise FeddagError(f"keys '{path}' is the second key of client {number[1]}; there should be one")
+        try:
+            key = serialization.load_ssh_public_key(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise FeddagError(f"keys '{path}' is not a public key as ssh-keygen writes it: {error}") from None
+        form = serialization.PublicFormat.SubjectPublicKeyInfo
+        found[int(number[1])] = key.public_bytes(serialization.Encoding.PEM, form)
+    if not found:
+        raise FeddagError(f"keys '{folder}' holds no public key: put site-0.pub, site-1.pub, ... into it")
+    return found
 
 
 def _write_secret(path: Path, key: Any, form: Any, serialization: Any) -> None:

@@ -157,6 +157,8 @@ class LocalFederation:
         if self._simulation:
             settings |= {"data": f'"{self.folder}/sites/{{client}}.npz"', "state": f'"{self.state}"'}
             simulation = ["--federation-config", f"num-supernodes={self.clients} client-resources-num-cpus=1"]
+        elif self._tls:
+            settings |= {"keys": f'"{self.folder / "keys"}"'}
         config = " ".join(f"{name}={value}" for name, value in settings.items())
         run: list[str | Path] = ["flwr", "run", self.folder / "app", SUPERLINK, "--stream", "--run-config", config]
         run += simulation

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from feddag.deploy.app import EXPERIMENT, Task
+from feddag.deploy.keys import read_client_keys
 from feddag.engines.flower.engine import ExchangePolicy, FlowerEngine
 from feddag.engines.flower.grid import GridTransport
 from feddag.errors import FeddagError
@@ -33,7 +34,9 @@ def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
     context = _context(experiment, Task.read(folder), policy, files)
     with files.locked():
         write_atomically(files.experiment, experiment.to_toml())
-        engine = FlowerEngine(GridTransport(grid), _run_name(files, resume), context.clients, policy)
+        keys = str(run_config.get("keys", ""))
+        bound = read_client_keys(Path(keys).expanduser()) if keys else None
+        engine = FlowerEngine(GridTransport(grid), _run_name(files, resume), context.clients, policy, keys=bound)
         engine.gather()
         run_on(engine, experiment, files, context, resume, _say)
 

@@ -25,6 +25,9 @@ class InProcessTransport:
     def nodes(self) -> set[str]:
         return set(map(str, range(self.clients)))
 
+    def key(self, node: str) -> bytes:
+        return b""
+
     def greet(self, node: str) -> str:
         return self._keep(write_hello(int(node)))
 

@@ -57,6 +57,7 @@ class Fake:
 
     nodes_by_id: dict[str, tuple[int | Message, Behaviour]]
     now: float = 0.0
+    keys: dict[str, bytes] = field(default_factory=dict)
     inbox: dict[str, tuple[float, str, Message | str]] = field(default_factory=dict)
     received: list[JobId] = field(default_factory=list)
     plans: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
@@ -69,6 +70,9 @@ class Fake:
 
     def nodes(self) -> set[str]:
         return set(self.nodes_by_id)
+
+    def key(self, node: str) -> bytes:
+        return self.keys.get(node, b"")
 
     def greet(self, node: str) -> str:
         client, _ = self.nodes_by_id[node]
@@ -321,3 +325,35 @@ def test_too_few_usable_answers_stop_the_run() -> None:
     _, _, here = federation(good, good, lambda job: (1.0, trained(job, float("nan"))), minimum=3)
     with pytest.raises(FeddagError, match="round 1: 2 of 3 clients gave a usable answer, and minimum = 3"):
         ask(here)
+
+
+def test_a_node_with_another_key_cannot_be_that_client() -> None:
+    fake = Fake({"node-0": (0, good), "thief": (1, good), "node-1": (1, good), "nobody": (2, good)})
+    fake.keys = {"node-0": b"zero", "node-1": b"one", "thief": b"zero", "nobody": b"two"}
+    policy = ExchangePolicy(deadline=10, minimum=1)
+    keys = {0: b"zero", 1: b"one"}
+    engine = FlowerEngine(fake, "run1", 3, policy, lambda: fake.now, fake.sleep, keys=keys)
+    engine.gather()
+    assert engine.population() == (0, 1)
+    refused = [event.text for event in engine.events() if event.kind == "fault"]
+    assert sorted(refused) == [
+        "a node was refused: says it is client 1, and its key is not that client's",
+        "a node was refused: says it is client 2, and its key is not that client's",
+    ]
+    replies = ask(Federation(engine, MODEL, 0, 1.0))
+    assert [reply.client for reply in replies] == [0, 1]
+
+
+def test_keys_are_read_by_the_number_in_their_names(tmp_path) -> None:
+    pytest.importorskip("cryptography")
+    from feddag.deploy.keys import read_client_keys, write_node_key
+
+    with pytest.raises(FeddagError, match="holds no public key"):
+        read_client_keys(tmp_path)
+    for name in ("site-0", "site-12", "stranger"):
+        write_node_key(tmp_path / name)
+    keys = read_client_keys(tmp_path)
+    assert set(keys) == {0, 12} and all(key.startswith(b"-----BEGIN PUBLIC KEY-----") for key in keys.values())
+    (tmp_path / "site-3.pub").write_text("ssh-rsa nonsense")
+    with pytest.raises(FeddagError, match=r"site-3\.pub' is not a public key"):
+        read_client_keys(tmp_path)

@@ -1,7 +1,7 @@
 """Clients on nodes far away: each gets its job in one message, and a round goes on without those that do not answer."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from feddag.engines.flower.transport import Delivery, MessageId, NodeId, Transport
@@ -34,7 +34,7 @@ class FlowerEngine(Engine):
     """Asks clients through a transport.
 
     Each node says which client it is, from its own configuration. The first node to claim a client is that client for
-    as long as it stays connected.
+    as long as it stays connected. With `keys`, it must also have proved to have that client's key.
     """
 
     holds_states = False
@@ -47,8 +47,10 @@ class FlowerEngine(Engine):
         policy: ExchangePolicy,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        keys: Mapping[ClientId, bytes] | None = None,
     ) -> None:
         self._transport, self._run, self._clients, self._policy = transport, run, clients, policy
+        self._keys = keys
         self._clock, self._sleep = clock, sleep
         self._greeted: dict[MessageId, NodeId] = {}
         self._nodes: dict[ClientId, NodeId] = {}  # clients within reach
@@ -196,6 +198,8 @@ class FlowerEngine(Engine):
             client = read_hello(message)
             if client >= self._clients:
                 raise WireError(f"says it is client {client}, and clients = {self._clients}")
+            if self._keys is not None and self._transport.key(node) != self._keys.get(client, None):
+                raise WireError(f"says it is client {client}, and its key is not that client's")
         except WireError as error:
             self._refused.add(node)
             self._record("fault", None, f"a node was refused: {error}")

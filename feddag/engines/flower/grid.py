@@ -56,10 +56,15 @@ class GridTransport:
 
     def __init__(self, grid: Any) -> None:
         self._grid = grid
+        self._keys: dict[NodeId, bytes] = {}
 
     def nodes(self) -> set[NodeId]:
         """A restarted node counts as a new one: what was sent to it before is lost."""
-        return {f"{node.node_id}@{node.last_activated_at}" for node in self._grid.get_nodes()}
+        self._keys = {f"{node.node_id}@{node.last_activated_at}": node.public_key for node in self._grid.get_nodes()}
+        return set(self._keys)
+
+    def key(self, node: NodeId) -> bytes:
+        return self._keys.get(node, b"")
 
     def greet(self, node: NodeId) -> MessageId:
         return self._push(node, HELLO, Message(""))

@@ -22,10 +22,14 @@ class Delivery:
 
 
 class Transport(Protocol):
-    """Takes messages to nodes. Its node ids mean nothing beyond this: a client is who its node says it is."""
+    """Takes messages to nodes. Its node ids mean nothing beyond this: a client is who its node says it is, and where
+    keys are bound to clients, who its key says it is."""
 
     def nodes(self) -> set[NodeId]:
         """The nodes that are connected."""
+
+    def key(self, node: NodeId) -> bytes:
+        """The public key that the node proved to have when it connected; empty if none is known."""
 
     def greet(self, node: NodeId) -> MessageId:
         """Ask a node which client it is."""
