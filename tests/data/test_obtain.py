@@ -202,6 +202,7 @@ def test_an_archive_of_anything_but_plain_files_is_refused(
 
 def test_an_archive_that_would_grow_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HARMLESS", 2**18)
+    monkeypatch.setattr(limits, "MOST_UNPACKED", 100)
     folder = tmp_path / "scratch"
     folder.mkdir()
     (folder / "made.tar.gz").write_bytes(tar({"inside/train.bin": bytes(2**24)}))

@@ -12,7 +12,7 @@ from feddag.errors import FeddagError
 VARIABLE = "FEDDAG_LARGEST_DATA"
 SHARE_OF_MEMORY = 4  # reading, splitting and handing out to clients each hold the samples once more
 HARMLESS = 2**28  # bytes that every machine has to spare
-MOST_UNPACKED = 100  # times the size on disk: photographs give 1 to 10, drawings on blank paper some 20
+MOST_UNPACKED = 300  # times the size on disk: photographs give 1 to 10, tables of many zeros up to 250, zeros 1000
 JSON_GROWS, CSV_GROWS = 8, 32  # times its bytes that a text takes while it is parsed
 CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
@@ -46,7 +46,7 @@ def _memory() -> int:
 
 
 def most_bytes(packed: int) -> int:
-    """How many bytes may come of so many on disk: unless that is little, no honest file grows to a hundred times.
+    """How many bytes may come of so many on disk: unless that is little, hardly an honest file grows to 300 times.
 
     Where FEDDAG_LARGEST_DATA says how much is allowed, it alone counts.
     """

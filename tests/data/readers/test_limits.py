@@ -29,6 +29,7 @@ TOO_MUCH = ("are allowed", "FEDDAG_LARGEST_DATA")
 def _little_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that files which grow to megabytes do here what others do with gigabytes."""
     monkeypatch.setattr(limits, "HARMLESS", 2**18)
+    monkeypatch.setattr(limits, "MOST_UNPACKED", 100)
     monkeypatch.delenv("FEDDAG_LARGEST_DATA", raising=False)
 
 
