@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from feddag.bench import attacks as bench_attacks
 from feddag.bench import groups as bench_groups
 from feddag.experiment import read_experiments
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "docs" / "results.md", ROOT / "docs" / "fidelity.md"]
+PAGES = [ROOT / "docs" / name for name in ("results.md", "fidelity.md", "security.md")]
 MARKED = re.compile(r"(?<=^<!-- table: )(?P<name>[^\n]+) -->\n\n(?:\|[^\n]*\n)*", re.MULTILINE)
 
 Results = Sequence[Mapping[str, Any]]
@@ -342,6 +343,16 @@ def drawn_groups() -> str:
     table = [bench_groups.COLUMNS, *bench_groups.table(rows)]
     measured_ways = [column for column in zip(*table, strict=True) if set(column[1:]) != {"-"}]
     head, *body = zip(*measured_ways, strict=True)
+    return lined(head, body)
+
+
+def drawn_attacks() -> str:
+    """What liars cost, from the rows that `feddag bench attacks` has kept."""
+    rows = json.loads((ROOT / "results" / "bench-attacks.json").read_text(encoding="utf-8"))["rows"]
+    return lined(bench_attacks.COLUMNS, bench_attacks.table(rows))
+
+
+def lined(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, ["---"] * len(head), *body])
 
 
@@ -350,7 +361,8 @@ def filled(text: str) -> str:
 
     def anew(found: re.Match[str]) -> str:
         name = found["name"]
-        return f"{name} -->\n\n{drawn_groups() if name == 'groups' else drawn(TABLES[name])}"
+        measured = {"groups": drawn_groups, "attacks": drawn_attacks}
+        return f"{name} -->\n\n{measured[name]() if name in measured else drawn(TABLES[name])}"
 
     return MARKED.sub(anew, text)
 

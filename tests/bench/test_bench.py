@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from feddag import native
-from feddag.bench import clustering, peers, scale, train
+from feddag.bench import attacks, clustering, peers, scale, train
 from feddag.bench import round as whole_round
 from feddag.bench.common import split_into_clients, synthetic_dataset
 from feddag.client.trainer import NativeTrainer
@@ -258,3 +258,12 @@ def test_clustering_of_one_client() -> None:
     assert len(clustering.client_table([row])[0]) == len(clustering.CLIENT_COLUMNS)
     with pytest.raises(FeddagError, match="clients = 9, 0 is not allowed: give increasing numbers from 1 on"):
         clustering.measure([9, 0])
+
+
+def test_attacks_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attacks, "FIELDS", attacks.FIELDS | {"rounds": 3, "clients": 10, "epochs": 1})
+    rows = attacks.measure(seeds=[0], methods=["fedavg"])
+    assert [row["attack"] for row in rows] == list(attacks.ATTACKS)
+    assert all(len(line) == len(attacks.COLUMNS) for line in attacks.table(rows))
+    by_attack = {row["attack"]: row for row in rows}
+    assert by_attack["sign-flip"]["none"][0] < by_attack["sign-flip"]["median"][0]
