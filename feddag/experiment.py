@@ -16,15 +16,19 @@ from feddag.data.datasets import Dataset
 from feddag.data.obtain import KNOWN, find
 from feddag.data.partitions import PARTITIONS, Partition, PartitionSettings, make_partition, settings_of
 from feddag.engines.attacks import Attack
-from feddag.errors import FeddagError, nearest
+from feddag.errors import FeddagError, nearest, short
+from feddag.files import parse_toml, read_plain
 from feddag.methods import Method, MethodSettings, all_methods, find_method
 from feddag.models import ModelSpec, default_model
-from feddag.own_code import source_files
+from feddag.own_code import fingerprint, source_fingerprint, takes
+from feddag.records import LARGEST
 
+LARGEST_FILE = 2**20  # bytes
 DEFAULT_METHOD = "feddag"
 DEFAULT_CLIENTS = 20
 NOT_PART_OF_THE_RESULT = {"workers"}
-NEUTRAL = {"robust": "none", "least_per_class": 1}  # fields that came later, with the value that means "as before": keys stay what they were
+NEUTRAL = {"robust": "none", "least_per_class": 1}
+"""Fields that came later, with the value that means "as before": keys stay what they were."""
 RENAMED = {  # what fields were called in version 0.1
     "labels": "label_fraction",
     "quantity": "concentration",
@@ -114,7 +118,7 @@ class Experiment(BaseModel):
     finetune: bool = Field(True, description="at the end, also score every model after local epochs on its client")
     workers: int = Field(0, ge=0, description="worker processes (0: one per core); never changes a result")
 
-    def __init__(self, **values: Any) -> None:
+    def __init__(self, /, **values: Any) -> None:
         try:
             super().__init__(**{name: value for name, value in values.items() if value is not None})
         except ValidationError as error:
@@ -123,6 +127,9 @@ class Experiment(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
+        for name, value in values.items():
+            if isinstance(value, int) and abs(value) > (LARGEST if name != "seed" else LARGEST**4):
+                raise FeddagError(f"{short(name)} = {short(value)} is not allowed: it is too large a number")
         dataset = values.get("dataset", "digits")
         if isinstance(dataset, str) and _is_own(dataset):
             values = values | {"dataset": str(Path(dataset).expanduser().resolve())}  # found again from any folder
@@ -135,22 +142,32 @@ class Experiment(BaseModel):
             object.__setattr__(self, "clients", DEFAULT_CLIENTS)  # filled in, not set: `with_` may choose again
         if self.partition not in PARTITIONS:
             raise FeddagError(
-                f"partition = '{self.partition}' is not a partition; allowed are {', '.join(PARTITIONS)}"
+                f"partition = '{short(self.partition)}' is not a partition; allowed are {', '.join(PARTITIONS)}"
                 f"{nearest(self.partition, PARTITIONS)}"
             )
+        self._check_method()
         own_fields = {name for method in all_methods().values() for name in method.Settings.model_fields}
         known = {*type(self).model_fields, *own_fields, *self.method_class.Settings.model_fields}
         for name in self.model_extra or {}:
             if name not in known and name in RENAMED:
                 raise FeddagError(f"the field '{name}' is now called '{RENAMED[name]}'")
             if name not in known:
-                raise FeddagError(f"'{name}' is not a field of an experiment{nearest(name, known)}")
+                raise FeddagError(f"'{short(name)}' is not a field of an experiment{nearest(name, known)}")
         if self.evaluate == "validation" and self.validation == 0:
             raise FeddagError("evaluate = 'validation' needs validation above 0, and validation = 0.0")
         if self.drift_round > self.rounds:
             raise FeddagError(f"drift_round = {self.drift_round} is after the last round, and rounds = {self.rounds}")
         _ = self.settings
         return self
+
+    def _check_method(self) -> None:
+        """Refuse a class of the user's own that cannot be made or asked for its fields as any other method."""
+        kind = self.method_class
+        settings: object = kind.Settings
+        if not isinstance(settings, type) or not issubclass(settings, MethodSettings):
+            raise FeddagError(f"method = '{self.method}' cannot be used: its Settings is no feddag.MethodSettings")
+        if not takes(kind, None):
+            raise FeddagError(f"method = '{self.method}' cannot be used: its __init__ has to take settings and no more")
 
     @property
     def method_class(self) -> type[Method]:
@@ -203,12 +220,12 @@ class Experiment(BaseModel):
         identity = {name: value for name, value in identity.items() if NEUTRAL.get(name, ...) != value}
         identity["revision"] = self.method_class.revision
         if _is_own(self.dataset):
-            identity["dataset"] = _fingerprint(Path(self.dataset))  # what is in it, not where it lies
+            identity["dataset"] = fingerprint(Path(self.dataset))  # what is in it, not where it lies
         elif self.dataset in KNOWN and not KNOWN[self.dataset].sha256 and (form := find(self.dataset)) is not None:
             identity["dataset_form"] = form.name  # unverified: it may be the whole set or a selection
         for name in (self.method, self.model or ""):
             if ":" in name:  # code of the user's own has no revision to trust
-                identity[name] = _source_fingerprint(name)
+                identity[name] = source_fingerprint(name)
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -250,13 +267,15 @@ def _read_toml(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = read_plain(path, LARGEST_FILE, links=True).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise FeddagError(
             f"experiment file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}"
         ) from None
-    except tomllib.TOMLDecodeError as error:
-        raise FeddagError(f"experiment file '{path}' is not valid TOML: {error}") from None
+    try:
+        return parse_toml(text)
+    except ValueError as error:
+        raise FeddagError(f"experiment file '{path}' is not valid TOML: {short(error, 200)}") from None
 
 
 def read_experiments(
@@ -281,26 +300,31 @@ def parse_setting(text: str) -> tuple[str, Any]:
     """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise FeddagError(f"--set '{text}' is not of the form key=value")
+        raise FeddagError(f"--set '{short(text)}' is not of the form key=value")
+    if len(text.splitlines()) > 1 or len(text) > LARGEST_FILE:
+        raise FeddagError(f"--set {short(name.strip())}=... is not one line of a sane length")
     if value.strip().lower() == "none":
         return name.strip(), None
     try:
-        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+        return name.strip(), parse_toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return name.strip(), value.strip()
+    except ValueError as error:
+        raise FeddagError(f"--set {short(name.strip())}=... cannot be read: {short(error)}") from None
 
 
 def _sentence(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
     first = error.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "extra_forbidden":
-        return f"'{name}' is not a field of this method{nearest(name, fields)}"
-    shown = first["input"] if len(str(first["input"])) <= 80 else str(first["input"])[:77] + "..."
+        return f"'{short(name)}' is not a field of this method{nearest(name, fields)}"
+    given = short(first["input"])
     wanted = first["msg"].removeprefix("Input should be ").split(", got")[0].split(", unable")[0]
     if first["type"] == "string_pattern_mismatch":
         wanted = fields[name].description or wanted  # a person reads words more easily than a pattern
-    hint = nearest(str(shown), _choices(first)) if first["type"] == "literal_error" else ""
-    return f"{name} = {shown!r} is not allowed: it should be {wanted}{hint}"
+    hint = nearest(given, _choices(first)) if first["type"] == "literal_error" else ""
+    shown = repr(given) if isinstance(first["input"], str) else given
+    return f"{name} = {shown} is not allowed: it should be {wanted}{hint}"
 
 
 def _choices(error: Any) -> list[str]:
@@ -312,22 +336,9 @@ def _toml_value(value: Any) -> str:
 
 
 def _is_own(dataset: str) -> bool:
-    return dataset not in KNOWN and Path(dataset).expanduser().exists()
-
-
-def _fingerprint(path: Path) -> str:
-    """The content of a file, or of every file in a folder."""
-    hasher = hashlib.sha256()
-    for file in [path] if path.is_file() else sorted(item for item in path.rglob("*") if item.is_file()):
-        hasher.update(b"" if file == path else str(file.relative_to(path)).encode())
-        with file.open("rb") as content:
-            hasher.update(hashlib.file_digest(content, "sha256").digest())
-    return hasher.hexdigest()
-
-
-def _source_fingerprint(name: str) -> str:
-    """The content of every file that what a `module:name` names may hang on."""
-    files = source_files(name.partition(":")[0])
-    return hashlib.sha256(
-        "".join(f"{module} {_fingerprint(files[module])}\n" for module in sorted(files)).encode()
-    ).hexdigest()
+    try:
+        return dataset not in KNOWN and Path(dataset).expanduser().exists()
+    except OSError:  # a name that no file can have
+        return False
+    except RuntimeError:
+        raise FeddagError(f"dataset = '{short(dataset)}' is in the home of somebody who is not known here") from None

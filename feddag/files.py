@@ -8,12 +8,15 @@ import errno
 import os
 import secrets
 import stat
+import tomllib
 from pathlib import Path
+from typing import Any
 
 from feddag.errors import FeddagError
 
 TEMPORARY = ".feddag-*.tmp"
 """What the names of half-written files look like, which a killed process leaves behind."""
+MOST_DOTS = 200  # in a line of TOML: the time that keys of many parts take grows with their square
 NOT_A_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR)  # a link, a pipe or socket, a folder
 
 
@@ -97,6 +100,20 @@ def check_plain(path: Path, most: int) -> None:
     os.close(number)
     if size > most:
         raise _too_large(path, most)
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """What TOML text says; ValueError for whatever is none, or too deep or too long to be meant.
+
+    >>> parse_toml("rounds = 3")
+    {'rounds': 3}
+    """
+    if any(line.count(".") > MOST_DOTS for line in text.splitlines()):
+        raise ValueError("a line of it has hundreds of dots")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def refuse_link(folder: Path) -> None:

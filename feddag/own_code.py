@@ -1,6 +1,7 @@
 """Code that a user brings: found by `module:name`, and told apart from any other version of it by its content."""
 
 import ast
+import hashlib
 import importlib.util
 import inspect
 import pkgutil
@@ -65,6 +66,24 @@ def source_files(module: str) -> dict[str, Path]:
         package = name if spec.submodule_search_locations else name.rpartition(".")[0]
         waiting += [*_imported(path, package), *_parents(name)]
     return found
+
+
+def source_fingerprint(name: str) -> str:
+    """The content of every file that what a `module:name` names may hang on."""
+    files = source_files(name.partition(":")[0])
+    return hashlib.sha256(
+        "".join(f"{module} {fingerprint(files[module])}\n" for module in sorted(files)).encode()
+    ).hexdigest()
+
+
+def fingerprint(path: Path) -> str:
+    """The content of a file, or of every file in a folder."""
+    hasher = hashlib.sha256()
+    for file in [path] if path.is_file() else sorted(item for item in path.rglob("*") if item.is_file()):
+        hasher.update(b"" if file == path else str(file.relative_to(path)).encode())
+        with file.open("rb") as content:
+            hasher.update(hashlib.file_digest(content, "sha256").digest())
+    return hasher.hexdigest()
 
 
 def _spec(name: str) -> ModuleSpec | None:

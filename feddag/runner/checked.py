@@ -5,7 +5,6 @@ Whatever is not as feddag writes it is refused in one sentence that names the fi
 
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import Annotated, Any, NotRequired
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
-from feddag.errors import FeddagError
-from feddag.files import read_plain
+from feddag.errors import FeddagError, short
+from feddag.experiment import LARGEST_FILE
+from feddag.files import parse_toml, read_plain
 from feddag.records import LARGEST, Between, Count, ResultRecord, RoundRecord, Seed
 
-LARGEST_EXPERIMENT = 2**20  # bytes
-LARGEST_RESULT = 2**28
-LONGEST_SHOWN = 60  # characters of what a damaged file says
+LARGEST_RESULT = 2**28  # bytes
 
 
 class RecordedExperiment(TypedDict):
@@ -85,14 +83,14 @@ def parse_history(content: bytes, path: Path) -> list[RoundRecord]:
 def parse_experiment(path: Path) -> tuple[dict[str, Any], str]:
     """The fields of the experiment.toml of a run, and its text. No name in it is looked up."""
     try:
-        text = read_plain(path, LARGEST_EXPERIMENT).decode()
-        values = tomllib.loads(text)
-    except (ValueError, RecursionError):
+        text = read_plain(path, LARGEST_FILE).decode()
+        values = parse_toml(text)
+    except ValueError:
         raise damaged(path, "it is not valid TOML") from None
     check(RecordedExperiment, values, path)
     for name, value in values.items():
         if not isinstance(value, str | bool | int | float) or (isinstance(value, float) and not math.isfinite(value)):
-            raise damaged(path, f"{_short(name)} is neither text nor a number")
+            raise damaged(path, f"{short(name)} is neither text nor a number")
     return values, text
 
 
@@ -109,7 +107,7 @@ def check(kind: Any, value: Any, path: Path) -> Any:
         _adapter(kind).validate_python(value, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = _short(".".join(map(str, first["loc"])) or "its content")
+        where = short(".".join(map(str, first["loc"])) or "its content")
         wanted = first["msg"].removeprefix("Input ")
         said = "is missing" if first["type"] == "missing" else wanted[:1].lower() + wanted[1:]
         raise damaged(path, f"{where} {said}") from None
@@ -136,10 +134,6 @@ def _are_distinct(clients: Sequence[int], below: int) -> bool:
     return len(set(clients)) == len(clients) and all(client < below for client in clients)
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 1] + "…"
-
-
 def own_code(values: Mapping[str, Any]) -> list[str]:
     """The fields of an experiment that name code which does not come with feddag, and would be imported.
 
@@ -147,4 +141,4 @@ def own_code(values: Mapping[str, Any]) -> list[str]:
     ["model = 'mine:network'"]
     """
     named = {name: values.get(name) for name in ("method", "model")}
-    return [f"{name} = '{value}'" for name, value in named.items() if isinstance(value, str) and ":" in value]
+    return [f"{name} = '{short(value)}'" for name, value in named.items() if isinstance(value, str) and ":" in value]

@@ -33,6 +33,7 @@ from feddag.runner.results import Accuracy
 from feddag.weights import Choice, ClientId, Mixture, Own, Weights, kept, overlaid
 
 MOST_FEATURES = 2**31  # of a sample; images of 8 megapixels have 2**25
+LARGE = 2**20  # features or classes: memory enough to look twice before it is taken
 SMALL_RUN = 1e10  # sample passes x parameters: some seconds of work
 
 
@@ -136,8 +137,8 @@ def _is_plain(path: Path) -> bool:
 
 
 def _loaded(spec: ModelSpec, weights: Weights) -> Model | DualEncoder:
-    if ":" not in spec.name:
-        with torch.device("meta"):  # takes no memory, whatever size a checkpoint says
+    if ":" not in spec.name and max(spec.num_classes, math.prod(spec.shape)) > LARGE:
+        with torch.device("meta"):  # takes no memory, whatever a checkpoint says; but a while to get ready
             _check_shapes(spec.build(), weights)
     model = spec.build().eval()
     _check_shapes(model, weights)
