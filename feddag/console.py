@@ -1,7 +1,6 @@
 """Lines, tables and progress in the terminal: rich where there is one, plain and whole lines where output is piped."""
 
 import contextlib
-import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,13 +10,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from feddag.errors import harmless
 from feddag.records import RoundRecord
 
 if TYPE_CHECKING:  # it loads PyTorch, which help and a mistake in typing must not wait for
     from feddag.runner.loop import Observer
 
 PLAIN_PROGRESS_LINES = 10
-CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def show_table(
@@ -26,7 +25,10 @@ def show_table(
     """A table whose first `texts` columns are text and whose others are numbers. Never cut off when piped."""
     if console.is_terminal:
         table = Table(
-            title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+            title=Text(harmless(title), "bold") if title else None,
+            title_justify="left",
+            box=box.SIMPLE_HEAD,
+            padding=(0, 1, 0, 0),
         )
         for number, column in enumerate(columns):
             table.add_column(column, justify="left" if number < texts else "right", overflow="fold")
@@ -46,15 +48,6 @@ def show_table(
 def print_line(console: Console, text: str = "") -> None:
     """A line of plain text: nothing in it is markup, and a pipe gets it unwrapped."""
     console.print(Text(harmless(text)), soft_wrap=True)
-
-
-def harmless(text: str) -> str:
-    """Text without what a terminal would obey: control characters, and those that turn the writing direction.
-
-    >>> harmless("\\x1b[2J\\u202e[red] שלום 🦊")
-    '�[2J�[red] שלום 🦊'
-    """
-    return CONTROL_CHARACTERS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 @contextlib.contextmanager
@@ -81,5 +74,5 @@ def progress(console: Console, title: str, rounds: int) -> "Iterator[Observer]":
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task(title, total=rounds, accuracy="  -  ")
+        task = bar.add_task(harmless(title), total=rounds, accuracy="  -  ")
         yield lambda record: bar.update(task, completed=record["round"], accuracy=f"{record['accuracy']['mean']:.3f}")

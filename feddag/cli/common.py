@@ -2,16 +2,15 @@
 
 import contextlib
 import errno
-import os
 import shlex
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from feddag.cli.signals import Stopped, stop, stopping_says
 from feddag.errors import FeddagError
 
 if TYPE_CHECKING:
@@ -84,21 +83,14 @@ def whole_numbers(option: str, text: str) -> list[int]:
 
 
 @contextlib.contextmanager
-def stopping(when_interrupted: Callable[[], str], when_disk_is_full: str) -> Iterator[None]:
+def stopping(when_stopped: Callable[[], str], when_disk_is_full: str) -> Iterator[None]:
     """Turn Ctrl-C and a full disk into one sentence that says how to go on."""
     try:
-        yield
-    except KeyboardInterrupt:
-        stop(when_interrupted(), 130)
+        with stopping_says(when_stopped):
+            yield
+    except Stopped as stopped:
+        stop(when_stopped(), stopped.code)
     except OSError as error:
         if error.errno not in FULL_DISK:
             raise
         stop(when_disk_is_full, 1)
-
-
-def stop(sentence: str, code: int) -> NoReturn:
-    """End at once with one sentence. Every finished round is on disk; threads in the native trainer cannot be asked."""
-    print(f"feddag: {sentence}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

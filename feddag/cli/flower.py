@@ -18,6 +18,7 @@ from feddag.cli.common import (
     resumed_experiment,
 )
 from feddag.cli.help import Command, new_app
+from feddag.cli.signals import Stopped, never_at_once
 from feddag.console import print_line, progress
 from feddag.errors import FeddagError
 from feddag.files import free_directory
@@ -80,11 +81,11 @@ def up(
     what = "Flower's simulation of" if simulation else "a SuperLink and"
     print_line(console, f"starting {what} {chosen.clients} nodes on this machine")
     try:
-        with progress(console, chosen.method, chosen.rounds) as observer:
+        with never_at_once(), progress(console, chosen.method, chosen.rounds) as observer:
             finished = run_up(chosen, directory, tls, simulation, resume is not None, observer, deadline=deadline)
-    except KeyboardInterrupt:
+    except Stopped as stopped:
         with contextlib.suppress(OSError):
             print_line(console, f"stopped; go on with: {how_to_resume('feddag flower up', directory, chosen)}")
-        raise typer.Exit(130) from None
+        raise typer.Exit(stopped.code) from None
     show_results(console, [finished.result], chosen)
     print_line(console, f"run directory: {directory}")

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from feddag.cli.common import console, stop
+from feddag.cli.common import console
+from feddag.cli.signals import Stopped, stop
 from feddag.console import print_line
 
 RunDirectory = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="what `feddag run` made")]
@@ -49,5 +50,5 @@ def watch(
     print_line(console, f"watching {directory}: {watched.address} (Ctrl-C stops watching, not the run)")
     try:
         print_line(console, f"the run has {watched.serve_to_end().text}")
-    except KeyboardInterrupt:
-        stop("no longer watching", 130)
+    except Stopped as stopped:
+        stop("no longer watching", stopped.code)
