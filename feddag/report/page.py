@@ -21,7 +21,7 @@ def page(document: dict[str, Any], live: bool = False) -> str:
 <meta http-equiv="Content-Security-Policy" content="{rules}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{html.escape(document["title"])}</title>
+<title>{html.escape(writable(document["title"]))}</title>
 <link rel="icon" href="data:,">
 <style>
 {_text("page.css")}
@@ -44,13 +44,23 @@ def page(document: dict[str, Any], live: bool = False) -> str:
 
 
 def as_json(document: dict[str, Any]) -> str:
-    """JSON that can stand inside a page: no name in it can end the element that holds it.
+    """JSON that can stand inside a page: no name in it can end the element that holds it, or is half a character.
 
     >>> as_json({"name": "</script>"})
     '{"name":"\\\\u003c/script>"}'
     """
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    text = text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return writable(text)
+
+
+def writable(text: str) -> str:
+    """Text that any file can hold: half a character, which JSON may hold, becomes a question mark.
+
+    >>> writable("a\\ud800")
+    'a?'
+    """
+    return text.encode("utf-8", "replace").decode()
 
 
 def _text(name: str) -> str:

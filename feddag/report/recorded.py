@@ -118,8 +118,6 @@ def _client_names(path: Path) -> tuple[str, ...]:
     check_plain(path, LARGEST_PARTITION)
     try:
         names = Partition.load(path).names
-    except FeddagError:
-        raise
     except Exception:  # a file that is whole can still hold anything
         raise damaged(path, "it holds no partition") from None
     if not all(isinstance(name, str) for name in names):

@@ -1,14 +1,17 @@
 """Several methods on identical partitions, with every finished result kept and taken again."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
+from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.files import free_directory, write_atomically
 from feddag.records import ResultRecord
+from feddag.runner.checked import read_result
 from feddag.runner.loop import Observer
 from feddag.runner.run import prepare, run
 
@@ -60,9 +63,7 @@ def find_results(folders: Iterable[Path]) -> dict[str, ResultRecord]:
     found = {}
     for folder in folders:
         for path in sorted([*folder.glob("*.json"), *folder.glob("*/result.json")]):
-            try:
-                result = json.loads(path.read_text())
-                found[result["key"]] = result
-            except (ValueError, KeyError, TypeError):
-                continue  # not a result, or damaged: it is simply run again
+            with contextlib.suppress(FeddagError):  # not a result, or damaged: it is simply run again
+                if (result := read_result(path)) is not None:
+                    found[result["key"]] = result
     return found
