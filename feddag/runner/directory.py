@@ -26,7 +26,7 @@ from feddag.errors import FeddagError
 from feddag.files import TEMPORARY, check_plain, open_plain, refuse_link, sync, write_atomically
 from feddag.packing import Arrays, pack, unpack
 from feddag.records import Amount, Between, Count, ResultRecord, RoundRecord, Size
-from feddag.runner.checked import check, damaged, read_result
+from feddag.runner.checked import check, read_result
 from feddag.runner.history import History
 from feddag.weights import ClientId, Weights
 
@@ -40,10 +40,6 @@ SYNC_SHARE = 20  # waiting for the disk takes at most one part in so many of a r
 
 class DamagedError(Exception):
     """A file whose content is not what was written."""
-
-
-class _OtherHistoryError(DamagedError):
-    """A whole checkpoint whose history is no longer what it was."""
 
 
 def save_tree(path: Path, tree: Any, *, durable: bool = True) -> None:
@@ -177,6 +173,7 @@ class RunDirectory:
 
     def read_history(self, result: ResultRecord | None = None) -> list[RoundRecord]:
         """The rounds recorded so far. With a result, they must be those that it was made of."""
+        self.check_still_there()
         return self._history.read(result)
 
     def count_rounds(self) -> int:
@@ -195,8 +192,7 @@ class RunDirectory:
     def finish(self, result: ResultRecord) -> ResultRecord:
         """Write the result down, with what the history was that it was made of."""
         self.check_still_there()
-        if self._needed:
-            self._make_durable(max(self._needed))
+        self.make_durable()
         result = {**result, "history_sha256": self._history.mark()["history_sha256"]}
         write_atomically(self.result, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
         return result
@@ -226,7 +222,7 @@ class RunDirectory:
         save_tree(checkpoint, tree, durable=False)
         self._needed[checkpoint] = self._files_of(tree)
         if time.monotonic() >= self._next_sync:
-            self._make_durable(checkpoint)
+            self.make_durable()
         self._prune()
 
     def _hold(self, client: ClientId, round: int, weights: Weights) -> tuple[int, Weights]:
@@ -238,12 +234,16 @@ class RunDirectory:
         save_tree(path, weights, durable=False)
         return round, weights
 
-    def _make_durable(self, checkpoint: Path) -> None:
-        """Wait until a checkpoint and all that it refers to have reached the disk; where that is slow, not so often.
+    def make_durable(self) -> None:
+        """Wait until the newest checkpoint and all that it refers to have reached the disk.
 
-        Until then the last one that has is kept, so that a power cut costs rounds and never the run.
+        Where that is slow it is not done every round. Until it is, the last checkpoint that has reached the disk is
+        kept, so that a power cut costs rounds and never the run.
         """
+        if not self._needed:
+            return
         began = time.monotonic()
+        checkpoint = max(self._needed)
         files = self._needed[checkpoint]
         for path in sorted(files - self._synced):
             sync(path)
@@ -256,8 +256,11 @@ class RunDirectory:
         self._next_sync = ended + SYNC_SHARE * (ended - began)
 
     def load_checkpoint(self) -> Checkpoint | None:
-        """The newest whole checkpoint and what clients had then; None if there is none."""
-        other_history = False
+        """The newest whole checkpoint and what clients had then; None if there is none.
+
+        A history that is shorter than a checkpoint says was cut off by a power cut, perhaps, and an older checkpoint is
+        used; one that differs is refused, because nobody knows what else is wrong.
+        """
         for path in sorted(self._checkpoints(), reverse=True):
             try:
                 tree = self._load_checkpoint(path)
@@ -268,15 +271,12 @@ class RunDirectory:
                     }
                     for folder in CLIENT_FOLDERS
                 }
-                if not self._history.begins_as(tree):
-                    raise _OtherHistoryError
-            except DamagedError as error:
-                other_history = other_history or isinstance(error, _OtherHistoryError)
+                if not self._history.reaches(tree):
+                    raise DamagedError("the history is shorter than the checkpoint says")
+            except DamagedError:
                 continue
             self._held = files["held"]
             return Checkpoint(tree, files["states"], {client: weights for client, (_, weights) in self._held.items()})
-        if other_history:
-            raise damaged(self.history, "it is not the one that the checkpoints were written with")
         return None
 
     def _load_checkpoint(self, path: Path) -> dict[str, Any]:

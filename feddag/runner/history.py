@@ -56,11 +56,16 @@ class History:
         """What the history is now, for a checkpoint."""
         return {"history_bytes": self._known(), "history_sha256": self._hash.hexdigest()}
 
-    def begins_as(self, mark: Mapping[str, Any]) -> bool:
-        """Whether the history is what it was at a mark, and perhaps more; older marks know only its size."""
+    def reaches(self, mark: Mapping[str, Any]) -> bool:
+        """Whether the history goes as far as a mark. It must be what it was then; older marks know only its size."""
         content = self._content()[: mark["history_bytes"]]
-        told = mark.get("history_sha256", hashlib.sha256(content).hexdigest())
-        return bool(len(content) == mark["history_bytes"] and hashlib.sha256(content).hexdigest() == told)
+        written = content.rstrip(b"\0")  # what had not reached the disk before a power cut may have become zeros
+        if len(written) < mark["history_bytes"]:
+            return False
+        told = mark.get("history_sha256")
+        if told is not None and hashlib.sha256(content).hexdigest() != told:
+            raise damaged(self.path, "it is not the one that the checkpoints were written with")
+        return True
 
     def cut(self, size: int) -> None:
         """Forget all but the first bytes."""

@@ -248,6 +248,7 @@ def run_on(
         result = files.finish(loop.run_to_end(resume))
         if context.held_out:  # whoever joined after the last round has a model, too
             loop.checkpoint(experiment.rounds)
+            files.make_durable()
     finally:
         engine.close()
     return result
