@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from scipy.io import savemat
 
 from feddag import group
@@ -18,6 +19,7 @@ from tests.data.readers import idx, planes, save_image
 from tests.data.test_obtain import tar
 from tests.fuzz.damage import Random
 
+PACKINGS = ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg")  # of TIFF files
 Whole = tuple[Path, list[Path]]
 """What a reader is given, and the files of it that may be damaged."""
 
@@ -84,7 +86,10 @@ def png(random: Random, folder: Path) -> Whole:
     endings = ("png", "jpg", "bmp", "webp", "tiff", "ppm")
     for number in range(12):
         files.append(folder / "ab"[number % 2] / f"{number}.{endings[random.integers(len(endings))]}")
-        save_image(files[-1], images(random, 8, 8, 3) if random.random() < 0.7 else images(random, 8, 8))
+        files[-1].parent.mkdir(exist_ok=True)
+        packed = {"compression": PACKINGS[random.integers(len(PACKINGS))]} if files[-1].suffix == ".tiff" else {}
+        pixels = images(random, 8, 8, 3) if random.random() < 0.7 else images(random, 8, 8)
+        Image.fromarray(pixels).save(files[-1], **packed)
     return folder, files
 
 

@@ -1,5 +1,6 @@
 """Image files, and folders of them whose names are classes and domains."""
 
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from feddag.data.readers.samples import Parts, Samples, reading
 from feddag.errors import FeddagError
 
 IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "PPM", "TIFF", "WEBP")  # no others: EPS, for one, starts a program
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # what it says of a damaged file is in our sentence
 MIXED_SIZE = (32, 32)
 DOMAIN_IMAGE_SIZE = (48, 48)
 

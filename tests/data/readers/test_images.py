@@ -1,5 +1,7 @@
 import io
 import struct
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -137,3 +139,25 @@ def test_a_truncated_image_is_refused_at_every_length(tmp_path: Path, kind: str)
         path.write_bytes(whole[:length])
         with refused(path):
             readers.read_image_folder(tmp_path)
+
+
+def test_nothing_is_said_of_a_damaged_image_but_our_sentence(tmp_path: Path) -> None:
+    whole = encoded(images(8, 8, 3), "TIFF")
+    entry = struct.pack(
+        "<HHII", 277, 3, 1, 3
+    )  # three samples per pixel, of which Pillow logs an error if they are many
+    assert whole.count(entry) == 1
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "1").write_bytes(whole.replace(entry, struct.pack("<HHII", 277, 3, 1, 35)))
+    program = """
+import sys
+from pathlib import Path
+from feddag.data import readers
+from feddag.errors import FeddagError
+try:
+    readers.read_image_folder(Path(sys.argv[1]))
+except FeddagError:
+    print("refused")
+"""
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("refused\n", "")
