@@ -19,7 +19,7 @@ import torch
 
 import feddag
 from feddag.deploy.keys import write_node_key
-from feddag.deploy.launch import LocalFederation, processes_of, up
+from feddag.deploy.launch import SUPERLINK, LocalFederation, processes_of, up
 from feddag.records import read_events
 from feddag.runner.directory import RunDirectory
 
@@ -105,6 +105,10 @@ def test_the_same_bytes_as_the_local_engine_with_tls_and_authentication(federate
     refused = here.start_node("stranger", security, client=0)
     keyless = here.start_node("keyless", security[:2], client=0)
     plain = here.start_node("plain", ["--insecure", "--max-retries", "1"], client=0)
+    impostor = tmp_path / "impostor"  # registered, and says that it is a client whose key it does not have
+    write_node_key(impostor)
+    here.call(["flwr", "supernode", "register", impostor.with_suffix(".pub"), SUPERLINK])
+    here.start_node("impostor", [*security[:3], impostor], client=0)
     files = RunDirectory(tmp_path / "run")
     here.start_run(files.path)
     here.follow(files)
@@ -112,7 +116,8 @@ def test_the_same_bytes_as_the_local_engine_with_tls_and_authentication(federate
     assert refused.poll() not in (None, 0), "a node with an unknown key was let in"
     assert keyless.poll() not in (None, 0), "a node without a key was let in"
     assert plain.poll() not in (None, 0), "a node without TLS was let in"
-    assert all(record["events"] == [] for record in files.read_history())
+    texts = {event["text"] for record in files.read_history() for event in record["events"]}
+    assert texts == {"a node was refused: says it is client 0, and its key is not that client's"}
 
 
 @pytest.mark.parametrize("method", ["feddag", "local"])  # local's models are on the nodes' disks alone
