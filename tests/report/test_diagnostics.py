@@ -20,7 +20,7 @@ from tests.report.conftest import made_by_hand
 from tests.report.test_run import ALL_FIGURES, drawn
 
 OF_EVERY_RUN = {"accuracy", "scores", "traffic", "timeline"}
-EVIDENCE = made_by_hand(8).diagnostics | {
+DIAGNOSTICS = made_by_hand(8).diagnostics | {
     **{"counts": {client: np.arange(5) for client in range(8)}, "edges": np.eye(4, k=1, dtype=bool)},
 }
 
@@ -67,7 +67,7 @@ ALONE = {
 @pytest.mark.parametrize("run", [made_by_hand(8), without_clusters()], ids=["clusters", "no clusters"])
 @pytest.mark.parametrize(("parts", "figures"), ALONE.items(), ids=lambda value: " ".join(sorted(value)) or "nothing")
 def test_what_is_there_is_shown(parts: tuple[str, ...], figures: set[str], run: RecordedRun) -> None:
-    assert figures_with({part: EVIDENCE[part] for part in parts}, run) == figures
+    assert figures_with({part: DIAGNOSTICS[part] for part in parts}, run) == figures
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_what_is_there_is_shown(parts: tuple[str, ...], figures: set[str], run: 
 )
 @pytest.mark.parametrize("absent", ["left out", None])
 def test_only_what_a_missing_part_would_show_is_gone(missing: str, gone: set[str], absent: str | None) -> None:
-    told = {part: value for part, value in EVIDENCE.items() if part != missing}
+    told = {part: value for part, value in DIAGNOSTICS.items() if part != missing}
     known = told if absent else told | {missing: None}
     assert figures_with(known, without_clusters()) == ALL_FIGURES - OF_EVERY_RUN - gone
 
@@ -95,7 +95,7 @@ def test_only_what_a_missing_part_would_show_is_gone(missing: str, gone: set[str
         ("views", {"loss": np.ones(28), "short": np.ones(3)}, set()),
         ("weights", {"data": np.ones(3)}, {"weights"}),
         ("weights", {"data": np.full(8, np.nan)}, set()),
-        ("merges", EVIDENCE["merges"][:-1], {"dendrogram"}),
+        ("merges", DIAGNOSTICS["merges"][:-1], {"dendrogram"}),
         ("merges", np.zeros((7, 4)), {"dendrogram"}),  # no tree: a client that is merged with itself
         ("threshold", float("inf"), set()),
         ("candidates", [[0.1, 3, float("nan")]], {"alpha"}),
@@ -107,7 +107,7 @@ def test_only_what_a_missing_part_would_show_is_gone(missing: str, gone: set[str
     ],
 )
 def test_a_part_that_does_not_fit_is_taken_as_missing(part: str, value: Any, gone: set[str]) -> None:
-    told = {name: known for name, known in EVIDENCE.items() if (part, name) != ("counts", "class_counts")}
+    told = {name: known for name, known in DIAGNOSTICS.items() if (part, name) != ("counts", "class_counts")}
     assert figures_with(told | {part: value}) == ALL_FIGURES - OF_EVERY_RUN - gone
 
 

@@ -12,16 +12,16 @@ QUICK = {"clients": 6, "groups": 3, "epochs": 1, "rounds": 2, "workers": 1}
 
 def test_feddag_leaves_what_its_report_shows(tmp_path: Path) -> None:
     run = feddag.run(feddag.Experiment(**QUICK, holdout=0.2), tmp_path / "r")
-    evidence = load_tree(tmp_path / "r/grouping.safetensors")
-    first = len(evidence["clients"])
+    diagnostics = load_tree(tmp_path / "r/grouping.safetensors")
+    first = len(diagnostics["clients"])
     assert first == 6 - len(run.result["held_out"])
-    assert len(evidence["distances"]) == first * (first - 1) // 2 and evidence["merges"].shape == (first - 1, 4)
-    assert {name: len(view) for name, view in evidence["views"].items()}.keys() == {"classes", "data", "gradient"}
-    np.testing.assert_allclose(sum(evidence["weights"].values()), np.ones(first), atol=1e-6)
-    assert all(learner != source for learner, source in evidence["graph"])
-    assert evidence["class_counts"].shape == (6, 10)
-    for client in evidence["clients"]:
-        assert evidence["counts"][client].tolist() == evidence["class_counts"][client].tolist()
+    assert len(diagnostics["distances"]) == first * (first - 1) // 2 and diagnostics["merges"].shape == (first - 1, 4)
+    assert {name: len(view) for name, view in diagnostics["views"].items()}.keys() == {"classes", "data", "gradient"}
+    np.testing.assert_allclose(sum(diagnostics["weights"].values()), np.ones(first), atol=1e-6)
+    assert all(learner != source for learner, source in diagnostics["graph"])
+    assert diagnostics["class_counts"].shape == (6, 10)
+    for client in diagnostics["clients"]:
+        assert diagnostics["counts"][client].tolist() == diagnostics["class_counts"][client].tolist()
 
 
 def test_a_method_without_groups_still_says_who_holds_what(tmp_path: Path) -> None:
