@@ -1,6 +1,9 @@
 """The live page of a run under way: served on this machine only, until the run ends."""
 
+import contextlib
 import json
+import socket
+import sys
 import threading
 import time
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from feddag.errors import FeddagError
+from feddag.errors import FeddagError, one_line
 from feddag.report.page import as_json, page
 from feddag.report.recorded import read_run
 from feddag.report.run import run_document
@@ -17,6 +20,8 @@ from feddag.runner.directory import RunDirectory
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 0.5  # between looks at the run directory
 IDLE_SECONDS = 10.0  # without a request, after which nobody is taken to look any more
+MOST_CONNECTIONS = 16  # at a time, a thread each; a page needs one now and then
+SILENT_SECONDS = 5.0  # after which a connection that asks for nothing is closed
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,11 @@ class LivePage:
         self.seen_the_end = threading.Event()
         self.last_request = time.monotonic()
         try:
-            self.server = ThreadingHTTPServer((LOOPBACK, port), _handler(self))
+            self.server = _Server((LOOPBACK, port), _handler(self))
         except OSError as error:
             raise FeddagError(
                 f"--port {port} cannot be used: {error.strerror}; allowed is any free port, or 0"
             ) from None
-        self.server.daemon_threads = True
 
     @property
     def address(self) -> str:
@@ -91,8 +95,49 @@ class LivePage:
         return None
 
 
+class _Server(ThreadingHTTPServer):
+    """A server of few threads: where all are taken, the connection that has been there longest makes room."""
+
+    daemon_threads = True
+    request_queue_size = 128  # with the usual 5, a crowd at the door keeps everybody else out for a minute
+
+    def __init__(self, *arguments: Any) -> None:
+        self._open: dict[socket.socket, None] = {}  # the oldest first
+        self._opening = threading.Lock()
+        self._places = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        super().__init__(*arguments)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Begin to answer in a thread, as soon as there is a place for one."""
+        while not self._places.acquire(timeout=POLL_SECONDS):
+            pass
+        with self._opening:
+            self._open[request] = None
+            if len(self._open) == MOST_CONNECTIONS:
+                oldest = next(iter(self._open))
+                with contextlib.suppress(OSError):  # it may have ended by itself
+                    oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """All is said: the place is free again."""
+        with self._opening:
+            known = self._open.pop(request, "none") is None
+        super().shutdown_request(request)
+        if known:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no error; anything else is said in one line of harmless text."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            print(f"feddag: the page could not be made: {one_line(repr(error))}", file=sys.stderr)
+
+
 def _handler(live: LivePage) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        timeout = SILENT_SECONDS
+
         def do_GET(self) -> None:
             host = self.headers.get("Host", "").rpartition(":")[0]
             if host not in (LOOPBACK, "localhost"):  # another site's name that was pointed at this machine

@@ -4,6 +4,8 @@ import http.client
 import io
 import json
 import re
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -22,7 +24,7 @@ from rich.console import Console
 import feddag
 from feddag.deploy import server
 from feddag.errors import FeddagError
-from feddag.report.live import LivePage, read_state
+from feddag.report.live import MOST_CONNECTIONS, LivePage, read_state
 from feddag.report.terminal import show_run
 from feddag.runner.directory import RunDirectory
 from tests.engines.in_process import serve, write_federation
@@ -141,6 +143,53 @@ def test_a_run_on_flower_is_watched_alike(tmp_path: Path, monkeypatch: pytest.Mo
     assert [said for said, _ in seen] == ["running, 1 round done", "running, 2 rounds done"]
     told = {"learning", "proximity-matrix", "number", "holdings", "clients", "experiment"}
     assert all(told <= sections for _, sections in seen)
+
+
+def threads_of(process: subprocess.Popen[str]) -> int:
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("Threads"))
+
+
+def is_closed(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def test_connections_that_ask_for_nothing_hold_few_threads_and_not_for_long(tmp_path: Path) -> None:
+    with watched_run(tmp_path) as (_, watcher, address):
+        fetched(address + "state.json")
+        before = threads_of(watcher)
+        port = int(address.rstrip("/").rpartition(":")[2])
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(400)]
+        began = time.monotonic()
+        assert fetched(address + "state.json")["text"] == "running, 1 round done"
+        assert time.monotonic() - began < PATIENCE / 4
+        assert threads_of(watcher) <= before + MOST_CONNECTIONS + 1
+        until(lambda: all(map(is_closed, idle)))
+        until(lambda: threads_of(watcher) <= before)
+        for connection in idle:
+            connection.close()
+
+
+def test_a_browser_that_goes_away_is_no_error(real_run: Path, capsys) -> None:
+    live = LivePage(real_run)
+    thread = threading.Thread(target=live.server.serve_forever)
+    thread.start()
+    for _ in range(3):
+        connection = socket.create_connection(("127.0.0.1", live.server.server_port))
+        connection.sendall(b"GET / HTTP/1.0\r\nHost: localhost:1\r\n\r\n")
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # slams the door
+        connection.close()
+    assert fetched(live.address + "state.json")["over"]
+    live.server.shutdown()
+    live.server.server_close()
+    thread.join()
+    assert capsys.readouterr().err == ""
 
 
 def test_only_this_machine_is_answered_and_only_what_there_is(real_run: Path) -> None:
