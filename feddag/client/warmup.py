@@ -15,6 +15,9 @@ from feddag.errors import FeddagError
 from feddag.models import ModelSpec
 from feddag.weights import Ref, Weights, only
 
+LARGEST_OF_FEW = 1024
+"""Batches repeat samples where there are fewer, but no larger batch is filled so: it would take memory and hours."""
+
 
 @dataclass(frozen=True)
 class MakeSignature(Step):
@@ -61,9 +64,10 @@ class MakeSignature(Step):
         start = client.weights(self.model)
         halves = divide(client.y.numpy(), client.rng("halves"))
         trained = []
+        batch_size = min(client.settings.batch_size, max(len(client.y), LARGEST_OF_FEW))
         for number, half in enumerate(halves):
             generator = client.rng("warm-up", number)
-            sizes = [client.settings.batch_size] * self.steps
+            sizes = [batch_size] * self.steps
             batches = balanced_batches(client.y.numpy(), half, sizes, generator)
             trained.append(only(client.fit(start, batches, parts=self.parts)[0], self.parts))
         mean = {
@@ -94,7 +98,7 @@ class MakeSignature(Step):
         return Result(
             weights=mean if self.send else None,
             arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in sent.items()},
-            samples=2 * self.steps * client.settings.batch_size,
+            samples=2 * self.steps * batch_size,
         )
 
     def write_down(self, result: Result, folder: Path) -> None:

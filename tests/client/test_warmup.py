@@ -90,6 +90,13 @@ def test_a_client_tells_its_counts_its_vectors_and_the_mean_update(small_data, w
         assert np.abs(made.update).max() > 1e-4
 
 
+@pytest.mark.parametrize(("asked", "drawn"), [(4, 4), (1024, 1024), (50_000, 1024)])
+def test_no_batch_is_filled_with_copies_beyond_a_thousand(small_data, worker_config, asked: int, drawn: int) -> None:
+    settings = dataclasses.replace(worker_config.settings, batch_size=asked)
+    replies, _ = signed(small_data, dataclasses.replace(worker_config, settings=settings))
+    assert {reply.results[0].samples for reply in replies} == {2 * 5 * drawn}
+
+
 def test_only_the_asked_share_of_coordinates_travels_and_weights_only_if_wanted(small_data, worker_config) -> None:
     whole, start = signed(small_data, worker_config)
     replies, _ = signed(small_data, worker_config, sparsity=0.1, send=False)
