@@ -26,13 +26,19 @@ def feddag(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str
     return subprocess.run([*FEDDAG, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, env=environment)
 
 
+def listen_to_signals() -> None:
+    """A background job ignores Ctrl-C, and one under nohup a terminal that closes; what they start inherits that."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [*FEDDAG, *map(str, arguments)],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a background job ignores it
+        preexec_fn=listen_to_signals,
     )
 
 
