@@ -17,13 +17,12 @@ from feddag.data.obtain import KNOWN, find
 from feddag.data.partitions import PARTITIONS, Partition, PartitionSettings, make_partition, settings_of
 from feddag.engines.attacks import Attack
 from feddag.errors import FeddagError, nearest, short
-from feddag.files import parse_toml, read_plain
+from feddag.files import LARGEST_TOML, parse_toml, read_toml
 from feddag.methods import Method, MethodSettings, all_methods, find_method
 from feddag.models import ModelSpec, default_model
 from feddag.own_code import fingerprint, source_fingerprint, takes
 from feddag.records import LARGEST
 
-LARGEST_FILE = 2**20  # bytes
 DEFAULT_METHOD = "feddag"
 DEFAULT_CLIENTS = 20
 NOT_PART_OF_THE_RESULT = {"workers"}
@@ -256,26 +255,11 @@ def read_experiment(path: Path | None, overrides: Mapping[str, Any]) -> Experime
 
     A file may serve several methods and hold fields of each; what is set anew is meant for this one.
     """
-    experiment = Experiment(**{**_read_toml(path), **overrides})
+    experiment = Experiment(**{**(read_toml(path) if path else {}), **overrides})
     for name in overrides:
         if name not in {*Experiment.model_fields, *experiment.method_class.Settings.model_fields}:
             raise FeddagError(f"'{name}' is not a field of method = '{experiment.method}'")
     return experiment
-
-
-def _read_toml(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        return {}
-    try:
-        text = read_plain(path, LARGEST_FILE, links=True).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FeddagError(
-            f"experiment file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
-    try:
-        return parse_toml(text)
-    except ValueError as error:
-        raise FeddagError(f"experiment file '{path}' is not valid TOML: {short(error, 200)}") from None
 
 
 def read_experiments(
@@ -283,7 +267,7 @@ def read_experiments(
 ) -> list[Experiment]:
     """The same experiment for each method and seed. A field that only some of the methods know is for those."""
     own = {name: set(find_method(name).Settings.model_fields) for name in methods}
-    values = {**_read_toml(path), **overrides}
+    values = {**(read_toml(path) if path else {}), **overrides}
     experiments = []
     for method in methods:
         others = set().union(*own.values()) - own[method] - set(Experiment.model_fields)
@@ -301,7 +285,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise FeddagError(f"--set '{short(text)}' is not of the form key=value")
-    if len(text.splitlines()) > 1 or len(text) > LARGEST_FILE:
+    if len(text.splitlines()) > 1 or len(text) > LARGEST_TOML:
         raise FeddagError(f"--set {short(name.strip())}=... is not one line of a sane length")
     if value.strip().lower() == "none":
         return name.strip(), None

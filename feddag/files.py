@@ -12,10 +12,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from feddag.errors import FeddagError
+from feddag.errors import FeddagError, short
 
 TEMPORARY = ".feddag-*.tmp"
 """What the names of half-written files look like, which a killed process leaves behind."""
+LARGEST_TOML = 2**20  # bytes
 MOST_DOTS = 200  # in a line of TOML: the time that keys of many parts take grows with their square
 NOT_A_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR)  # a link, a pipe or socket, a folder
 
@@ -100,6 +101,20 @@ def check_plain(path: Path, most: int) -> None:
     os.close(number)
     if size > most:
         raise _too_large(path, most)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """What a TOML file says that the user names; everything that can be wrong with it is one sentence."""
+    try:
+        text = read_plain(path, LARGEST_TOML, links=True).decode()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FeddagError(
+            f"experiment file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}"
+        ) from None
+    try:
+        return parse_toml(text)
+    except ValueError as error:
+        raise FeddagError(f"experiment file '{path}' is not valid TOML: {short(error, 200)}") from None
 
 
 def parse_toml(text: str) -> dict[str, Any]:

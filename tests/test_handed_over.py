@@ -131,7 +131,7 @@ def test_a_checkpoint_does_not_choose_the_network(handed: Path, name: str, monke
 def test_the_size_of_a_network_is_that_of_its_weights(handed: Path, said: tuple[object, ...]) -> None:
     for path in (handed / "checkpoints").glob("*.safetensors"):
         save_tree(path, load_tree(path) | {"model": ("mlp", *said)})
-    with pytest.raises(FeddagError, match=f"'{handed}'") as caught:
+    with pytest.raises(FeddagError, match=f"'{handed}") as caught:
         feddag.load(handed).model(0)
     assert "\n" not in str(caught.value)
 

@@ -85,6 +85,16 @@ def test_a_flipped_bit_in_the_history_of_an_unfinished_run_is_noticed(tmp_path: 
         content = history.read_bytes()
 
 
+@pytest.mark.parametrize("method", ["feddag", "local", "ifca", "ditto"])
+def test_a_resumed_run_goes_on_and_does_not_begin_again(tmp_path: Path, method: str) -> None:
+    experiment = EXPERIMENT.with_(method=method)
+    with pytest.raises(StopError):
+        feddag.run(experiment, tmp_path / "r", observer=stop_after(3))
+    before = (tmp_path / "r/history.jsonl").read_bytes()  # with the seconds that each round took
+    feddag.run(experiment, tmp_path / "r", resume=True)
+    assert (tmp_path / "r/history.jsonl").read_bytes().startswith(before)
+
+
 def test_a_history_that_something_else_writes_to_ends_the_run(tmp_path: Path) -> None:
     files = RunDirectory(tmp_path)
     files.append(record(1))

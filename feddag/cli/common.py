@@ -12,6 +12,7 @@ from rich.console import Console
 
 from feddag.cli.signals import Stopped, stop, stopping_says
 from feddag.errors import FeddagError
+from feddag.files import read_toml
 
 if TYPE_CHECKING:
     from feddag.experiment import Experiment
@@ -49,6 +50,8 @@ def overrides(settings: list[str] | None, **flags: Any) -> dict[str, Any]:
 
 def experiment_of(file: Path | None, settings: list[str] | None, **flags: Any) -> "Experiment":
     """The experiment that a command line means: its options, then the file, then defaults."""
+    if file is not None:
+        read_toml(file)  # what is none is refused at once, and not after PyTorch was loaded
     from feddag.experiment import read_experiment
 
     return read_experiment(file, overrides(settings, **flags))

@@ -14,8 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from feddag.errors import FeddagError, short
-from feddag.experiment import LARGEST_FILE
-from feddag.files import parse_toml, read_plain
+from feddag.files import LARGEST_TOML, parse_toml, read_plain
 from feddag.records import LARGEST, Between, Count, ResultRecord, RoundRecord, Seed
 
 LARGEST_RESULT = 2**28  # bytes
@@ -83,7 +82,7 @@ def parse_history(content: bytes, path: Path) -> list[RoundRecord]:
 def parse_experiment(path: Path) -> tuple[dict[str, Any], str]:
     """The fields of the experiment.toml of a run, and its text. No name in it is looked up."""
     try:
-        text = read_plain(path, LARGEST_FILE).decode()
+        text = read_plain(path, LARGEST_TOML).decode()
         values = parse_toml(text)
     except ValueError:
         raise damaged(path, "it is not valid TOML") from None

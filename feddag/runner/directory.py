@@ -26,7 +26,7 @@ from feddag.errors import FeddagError
 from feddag.files import TEMPORARY, check_plain, open_plain, refuse_link, sync, write_atomically
 from feddag.packing import Arrays, pack, unpack
 from feddag.records import Amount, Between, Count, ResultRecord, RoundRecord, Size
-from feddag.runner.checked import check, read_result
+from feddag.runner.checked import check, damaged, read_result
 from feddag.runner.history import History
 from feddag.weights import ClientId, Weights
 
@@ -258,8 +258,9 @@ class RunDirectory:
     def load_checkpoint(self) -> Checkpoint | None:
         """The newest whole checkpoint and what clients had then; None if there is none.
 
-        A history that is shorter than a checkpoint says was cut off by a power cut, perhaps, and an older checkpoint is
-        used; one that differs is refused, because nobody knows what else is wrong.
+        One that is whole and still not as feddag writes it is refused. A history that is shorter than a checkpoint says
+        may have been cut off by a power cut, and an older checkpoint is used; one that differs is refused, because
+        nobody knows what else is wrong.
         """
         for path in sorted(self._checkpoints(), reverse=True):
             try:
@@ -286,12 +287,9 @@ class RunDirectory:
                 f"the checkpoints in '{self.path}' were written by another version of feddag; its result and "
                 "report can be read, but the run cannot go on and its models cannot be loaded"
             )
-        try:
-            known: dict[str, Any] = check(CheckpointTree, tree, path)
-        except FeddagError as error:
-            raise DamagedError(str(error)) from None
+        known: dict[str, Any] = check(CheckpointTree, tree, path)
         if path != self._checkpoint_path(known["round"]):
-            raise DamagedError(f"{path.name}: it is of another round")
+            raise damaged(path, "it is of another round")
         return known
 
     def rewind(self, checkpoint: dict[str, Any] | None) -> None:
@@ -342,5 +340,5 @@ def _load_weights(path: Path) -> Weights:
     if not isinstance(weights, dict) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
     ):
-        raise DamagedError(f"{path.name}: it holds no weights")
+        raise damaged(path, "it holds no weights")
     return weights
