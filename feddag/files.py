@@ -50,10 +50,13 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
 
 
 def sync(path: Path) -> None:
-    """Wait until a file's content, or the names in a folder, have reached the disk."""
-    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    """Wait until a file's content, or the names in a folder, have reached the disk, as far as the disk can tell."""
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         os.fsync(number)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot do that for a folder
+            raise
     finally:
         os.close(number)
 

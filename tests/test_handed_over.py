@@ -12,6 +12,7 @@ import pytest
 
 import feddag
 from feddag.cli import main
+from feddag.cli.common import how_to_resume
 from feddag.errors import FeddagError
 from feddag.files import check_plain, open_plain, read_plain, write_atomically
 from feddag.report import read_run, write_report
@@ -204,6 +205,21 @@ def test_a_new_run_does_not_follow_links_either(in_tmp: Path) -> None:
     feddag.run(feddag.Experiment(method="fedavg", **QUICK), "run", resume=True)
     assert {path.read_text() for path in in_tmp.glob("victim-*")} == {"mine"}
     assert not any(path.is_symlink() for path in (in_tmp / "run").iterdir())
+
+
+def test_a_run_directory_may_itself_be_a_link(in_tmp: Path) -> None:
+    """As to a larger disk: whoever names it on the command line knows where it leads."""
+    (in_tmp / "disk").mkdir()
+    (in_tmp / "run").symlink_to(in_tmp / "disk")
+    feddag.run(feddag.Experiment(method="fedavg", **QUICK), "run")
+    assert feddag.load("run").model(0) is not None and write_report(Path("run")).exists()
+
+
+def test_how_to_go_on_names_all_that_is_needed(in_tmp: Path) -> None:
+    (in_tmp / "going_on.py").write_text("from feddag.methods.fedavg import FedAvg\nclass Mine(FedAvg): name = 'mine'\n")
+    own = feddag.Experiment(method="going_on:Mine")
+    assert how_to_resume("feddag run", Path("my run"), own) == "feddag run --resume 'my run' --trust"
+    assert how_to_resume("feddag run", Path("r"), feddag.Experiment()) == "feddag run --resume r"
 
 
 def test_a_planted_temporary_file_is_not_used(tmp_path: Path, monkeypatch) -> None:

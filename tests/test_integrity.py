@@ -1,5 +1,6 @@
 """What a run leaves is what it was: flipped bits, directories that vanish, and what has reached the disk."""
 
+import errno
 import json
 import shutil
 import time
@@ -151,6 +152,16 @@ def test_a_file_reaches_the_disk_before_its_name_does(tmp_path: Path, monkeypatc
     done.clear()
     write_atomically(tmp_path / "a.txt", "text", durable=False)
     assert done == ["to a.txt"]
+
+
+def test_a_file_system_that_cannot_sync_folders_is_no_error(tmp_path: Path, monkeypatch) -> None:
+    def cannot(number: int) -> None:
+        if Path(f"/proc/self/fd/{number}").readlink().is_dir():
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr("os.fsync", cannot)
+    write_atomically(tmp_path / "a.txt", "text")
+    assert (tmp_path / "a.txt").read_text() == "text"
 
 
 def test_the_last_checkpoint_that_reached_the_disk_is_kept_until_another_has(tmp_path: Path, monkeypatch) -> None:
