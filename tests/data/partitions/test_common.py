@@ -24,7 +24,7 @@ from tests.data.partitions import ENOUGH, part, toy
 @settings(max_examples=120, deadline=None)
 def test_promises_of_every_partition(name, clients, seed, classes, validation, test, fraction):
     data = toy(per_class=60, classes=classes, owners=16)
-    labels = {"label_fraction": 0.5} if "labels" in settings_of(name) else {}
+    labels = {"label_fraction": 0.5} if "label_fraction" in settings_of(name) else {}
     options = {"validation": validation, "test": test, "fraction": fraction, **labels, **ENOUGH.get(name, {})}
     made = part(data, name, clients, seed, **options)
 
