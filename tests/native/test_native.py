@@ -25,8 +25,9 @@ def test_fifty_steps_agree_with_torch_in_double(seed: int) -> None:
     expected_losses = torch_train(model, x, job)
     np.testing.assert_allclose(losses, expected_losses, rtol=1e-9, atol=1e-9)
     for name, expected in weights_of(model).items():
-        tolerance = 1e-9 * max(0.01, np.abs(expected).max())
-        np.testing.assert_allclose(trained[name], expected, rtol=1e-9, atol=tolerance, err_msg=name)
+        # Fifty steps let a rounding of 1e-16 grow: 2e-9 was seen once in some thousand random networks.
+        tolerance = 1e-8 * max(0.01, np.abs(expected).max())
+        np.testing.assert_allclose(trained[name], expected, rtol=1e-8, atol=tolerance, err_msg=name)
 
 
 @pytest.mark.parametrize("two", [False, True], ids=["one encoder", "two encoders"])
