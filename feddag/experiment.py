@@ -26,7 +26,12 @@ from feddag.records import LARGEST
 DEFAULT_METHOD = "feddag"
 DEFAULT_CLIENTS = 20
 NOT_PART_OF_THE_RESULT = {"workers"}
-NEUTRAL = {"robust": "none", "least_per_class": 1}
+NEUTRAL: dict[str, Any] = {
+    **{"robust": "none", "least_per_class": 1, "samples_per_class": 1000, "vector_share": 0.0, "delta": 0.5},
+    **{"warmup_epochs": 0, "warmup_start": "common", "warmup_balanced": True, "warmup_halves": True},
+    **{"angles": "printed", "cut": "auto", "threshold": 0.0, "clusters": 0, "clustering": "agglomerative"},
+    **{"cut_lambda": 0.01, "cut_gamma": 1.0, "cut_tau": 0.0, "absent": "rarest", "secondary_served": "known"},
+}
 """Fields that came later, with the value that means "as before": keys stay what they were."""
 RENAMED = {  # what fields were called in version 0.1
     "labels": "label_fraction",

@@ -173,6 +173,11 @@ class Federation:
         """The clients that take part now, sorted."""
         return tuple(client for client in self._engine.population() if client not in self._held_out)
 
+    @property
+    def seed(self) -> int:
+        """What all randomness of the run comes from."""
+        return self._seed
+
     def begin_round(self, number: int) -> None:
         """Open a round: its randomness, exchanges and absentees start afresh."""
         self._engine.begin_round(number)

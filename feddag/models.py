@@ -191,6 +191,14 @@ class ModelSpec:
         with _BUILDING, torch.random.fork_rng(devices=[]):
             return self._build()
 
+    def features(self) -> int:
+        """How many features an encoder gives.
+
+        >>> ModelSpec("lenet5", (1, 28, 28), 10, encoders=2).features()
+        84
+        """
+        return _features(self.build().encoder, self.shape)
+
     def initial_weights(self, seed: int, name: str) -> dict[str, Tensor]:
         """Random weights that belong to this seed and name."""
         with _BUILDING, torch.random.fork_rng(devices=[]):

@@ -142,11 +142,12 @@ def started(
     *,
     participation: float = 1.0,
     truth: Mapping[ClientId, int] | None = None,
+    seed: int = 0,
     **settings: Any,
 ) -> tuple[Federation, Any]:
     """A method, by name or class, that has begun on an engine; settings are its own fields."""
     kind = find_method(method) if isinstance(method, str) else method
-    federation = Federation(engine, model, seed=0, participation=participation, truth=truth)
+    federation = Federation(engine, model, seed=seed, participation=participation, truth=truth)
     begun = kind(kind.Settings(**settings))
     begun.setup(federation)
     begun.start(federation)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # whoever only groups clients need not load PyTorch
     from torch import Tensor
 
 Inputs = Literal["standardised", "raw"]
+USUAL_VECTORS = 3
+USUAL_PER_CLASS = 1000  # samples of a class that are looked at
 HALVINGS = 4  # random divisions in two that a reliability is averaged over
 LARGE = 200  # rows of a Gram matrix from which its leading vectors are found one by one
 HALVED = 200  # samples of a class that are enough to measure its noise
@@ -29,7 +31,6 @@ LARGEST = 2**32  # bytes of a signature that is not a mistake
 DTYPES = {"vectors": "float32", "counts": "int64", "reliability": "float32", "update": "float32"}
 DTYPES |= {"update_reliability": "float32"}
 STORED_DTYPES = {"float32": "F32", "int64": "I64"}  # as safetensors calls them
-USUAL_VECTORS = 3
 LENGTH_TOLERANCE = 0.1  # rounding takes much less; vectors made up for a test, with noise, take more
 MOST_SAMPLES = 2**40  # of one class; larger counts would not add up any more
 
@@ -131,9 +132,10 @@ def signature(
     y: NDArray[Any],
     num_classes: int | None = None,
     *,
-    vectors: int = 3,
+    vectors: int = USUAL_VECTORS,
+    vector_share: float = 0.0,
     inputs: Inputs = "standardised",
-    per_class: int | None = 1000,
+    per_class: int | None = USUAL_PER_CLASS,
     update: NDArray[np.float32] | None = None,
     update_reliability: float = 0.0,
     seed: int = 0,
@@ -141,8 +143,9 @@ def signature(
     """The signature of samples `x` (any shape) with labels `y` in 0 .. num_classes - 1 (by default those in `y`).
 
     Inputs are standardised sample by sample unless "raw": brightness would otherwise drown what the samples show. Give
-    an encoder's features as `x` to compare those instead. At most `per_class` samples of a class are looked at
-    (A.6.2). `update` is the change of a common model in a short training here (see `sparsified`).
+    an encoder's features as `x` to compare those instead. A class has `vectors` principal vectors, or with a
+    `vector_share` as many as that share of its samples, at least one and at most `vectors`. At most `per_class` samples
+    of a class are looked at (A.6.2). `update` is the change of a common model in a short training (see `sparsified`).
 
     >>> sig = signature(np.eye(4), np.array([0, 0, 0, 2]), num_classes=3, vectors=2, inputs="raw")
     >>> sig.counts.tolist(), sig.vectors.shape, np.abs(sig.vectors[2]).tolist()
@@ -150,6 +153,8 @@ def signature(
     """
     labels = np.asarray(y)
     _check(np.asarray(x), labels, num_classes, inputs, vectors, per_class)
+    if not 0 <= vector_share <= 1:
+        raise FeddagError(f"vector_share = {vector_share} is not allowed: it should be from 0 to 1")
     flat = np.asarray(x).reshape(len(x), int(np.prod(np.shape(x)[1:])))
     if num_classes is None:
         num_classes = 1 + int(labels.max())
@@ -163,10 +168,11 @@ def signature(
         if per_class is not None and len(chosen) > per_class:
             chosen = np.sort(generator.permutation(chosen)[:per_class])
         samples = standardised(flat[chosen]) if inputs == "standardised" else flat[chosen].astype(np.float64)
-        lengths, found = principal_vectors(samples, vectors)
+        count = min(vectors, max(1, round(vector_share * len(chosen)))) if vector_share else vectors
+        lengths, found = principal_vectors(samples, count)
         norm = np.sqrt(np.sum(lengths**4)) or 1.0  # of the second moment that the vectors make up
         table[label, : len(found)] = found * (lengths / np.sqrt(norm))[:, None]
-        reliability[label] = split_half_reliability(samples, vectors, generator)
+        reliability[label] = split_half_reliability(samples, count, generator)
     return Signature(
         vectors=table,
         counts=np.bincount(labels, minlength=num_classes).astype(np.int64),

@@ -118,6 +118,8 @@ class Client:
     step: int = 0
     least_per_class: int = 1
     """Classes of fewer samples are left out of what the client tells about its data."""
+    stored: NDArray[Any] | None = None
+    """The samples as they lie in the client's file, before normalisation."""
 
     def weights(self, source: ModelSource) -> Weights:
         """The weights a step asked for."""
@@ -176,6 +178,11 @@ class Client:
     def losses(self, weights: Weights) -> Tensor:
         """The loss of a model on each of the client's training samples."""
         return self.trainer.losses(weights, self.x, self.y)
+
+    def features(self, weights: Weights) -> NDArray[Any]:
+        """What the first encoder makes of each of the client's training samples."""
+        features: NDArray[Any] = self.trainer.features(weights, self.x).numpy()
+        return features
 
     def rng(self, *names: str | int) -> np.random.Generator:
         """Randomness that belongs to this seed, name, moment, client and step of the job."""

@@ -79,6 +79,9 @@ class Trainer(Protocol):
     def logits(self, weights: Weights, x: Tensor) -> Tensor:
         """The class scores of each sample."""
 
+    def features(self, weights: Weights, x: Tensor) -> Tensor:
+        """What the first encoder makes of each sample."""
+
 
 def merged_pulls(pulls: Sequence[Pull], parts: Sequence[str]) -> tuple[dict[str, float], Weights]:
     """Several pulls as one: a strength for each part, and the centre, which is the mean weighted by strength.
@@ -186,6 +189,13 @@ class TorchTrainer:
         found = [scores for scores, _ in self._evaluated(weights, x, torch.zeros(len(x), dtype=torch.int64))]
         return torch.cat(found) if found else torch.zeros(0, self._classes)
 
+    def features(self, weights: Weights, x: Tensor) -> Tensor:
+        load_weights(self._model, weights)
+        self._model.eval()
+        with torch.inference_mode():
+            found = [self._model.encoder(inputs).flatten(1) for inputs in torch.split(x, EVALUATION_BATCH)]
+        return torch.cat(found)
+
     def _evaluated(self, weights: Weights, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
         load_weights(self._model, weights)
         self._model.eval()
@@ -261,6 +271,9 @@ class NativeTrainer:
 
     def logits(self, weights: Weights, x: Tensor) -> Tensor:
         return torch.from_numpy(native.scores(self._network, _arrays(weights), native.samples(x)))
+
+    def features(self, weights: Weights, x: Tensor) -> Tensor:
+        return self._torch.features(weights, x)
 
 
 def native_network(model: ModelSpec, wanted: TrainerKind = "auto") -> native.Network | None:

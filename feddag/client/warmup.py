@@ -3,18 +3,21 @@
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from feddag.client.signature import Inputs, Signature, signature, sparsified
+from feddag.client.signature import USUAL_PER_CLASS, USUAL_VECTORS, Signature, signature, sparsified
 from feddag.client.step import Client, Result, Step
-from feddag.client.train import balanced_batches
+from feddag.client.train import balanced_batches, draw_batches
+from feddag.client.trainer import Batches, LocalSettings
 from feddag.errors import FeddagError
 from feddag.models import ModelSpec
 from feddag.weights import Ref, Weights, only
 
+WarmupInputs = Literal["standardised", "raw", "features"]
 LARGEST_OF_FEW = 1024
 """Batches repeat samples where there are fewer, but no larger batch is filled so: it would take memory and hours."""
 
@@ -25,25 +28,36 @@ class MakeSignature(Step):
 
     The client divides its samples in two and trains on each half: the mean of the two changes is its update, and how
     alike they are tells how much of it is noise. Every batch holds the client's classes in equal parts: a class mix is
-    not a concept, and would otherwise be most of what the update shows.
+    not a concept, and would otherwise be most of what the update shows. Without `halves` and `balanced` it trains once
+    on all samples as they come, as the paper says, and can tell nothing about noise.
     """
 
     model: Ref
     steps: int
     sparsity: float
-    vectors: int = 3
-    inputs: Inputs = "standardised"
-    per_class: int | None = 1000
+    vectors: int = USUAL_VECTORS
+    vector_share: float = 0.0
+    inputs: WarmupInputs = "standardised"
+    per_class: int | None = USUAL_PER_CLASS
     least_per_class: int = 1
     """Classes of fewer samples are left out of vectors and counts; a client may ask for more than the server does."""
-    parts: tuple[str, ...] = ("encoder", "head")
+    balanced: bool = True
+    halves: bool = True
+    epochs: int = 0
+    """Above 0: so many epochs in each of `rounds`, instead of steps."""
+    rounds: int = 1
+    """Trainings one after the other, each with fresh momentum; the update is the change in the last (released code)."""
+    trained: tuple[str, ...] = ("encoder", "head")
     """What is trained, and makes up the update."""
+    parts: tuple[str, ...] = ("encoder",)
+    """What is sent of the trained weights (the mean of the halves): clusters start from encoders (Eq. 22)."""
     send: bool = True
-    """Whether the trained weights (the mean of the halves) travel as well: clusters start from them (Eq. 22)."""
+    """Whether they travel at all."""
 
     def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
-        classes, features = (model.num_classes,), int(np.prod(model.shape))
-        update = (max(1, round(self.sparsity * _size(model, self.parts))),)
+        classes = (model.num_classes,)
+        features = _features(model) if self.inputs == "features" else int(np.prod(model.shape))
+        update = (max(1, round(self.sparsity * _size(model, self.trained))),)
         vectors = (model.num_classes, self.vectors, features)
         return {
             **{"vectors": vectors, "counts": classes, "reliability": classes},
@@ -62,44 +76,65 @@ class MakeSignature(Step):
 
     def run(self, client: Client) -> Result:
         start = client.weights(self.model)
-        halves = divide(client.y.numpy(), client.rng("halves"))
-        trained = []
-        batch_size = min(client.settings.batch_size, max(len(client.y), LARGEST_OF_FEW))
+        y = client.y.numpy()
+        halves = divide(y, client.rng("halves")) if self.halves else (np.arange(len(y)),)
+        trained, changes, samples = [], [], 0
         for number, half in enumerate(halves):
-            generator = client.rng("warm-up", number)
-            sizes = [batch_size] * self.steps
-            batches = balanced_batches(client.y.numpy(), half, sizes, generator)
-            trained.append(only(client.fit(start, batches, parts=self.parts)[0], self.parts))
+            after = start
+            for training in range(self.rounds):
+                before = after
+                batches = self._batches(client, half, client.rng("warm-up", number, *[training] * (self.rounds > 1)))
+                after = client.fit(before, batches, parts=self.trained)[0]
+                samples += sum(map(len, batches))
+            trained.append(only(after, self.trained))
+            was = _arrays(only(before, self.trained))
+            changes.append(sparsified(was, _arrays(trained[-1]), self.sparsity, client.seed))
         mean = {
             name: torch.stack([half[name] for half in trained]).mean(0) if first.is_floating_point() else first
             for name, first in trained[0].items()
         }
-        before = _arrays(only(start, self.parts))
-        changes = [sparsified(before, _arrays(half), self.sparsity, client.seed) for half in trained]
-        update, agreed = ((changes[0] + changes[1]) / 2).astype(np.float32), agreement(*changes)
+        update = np.mean(changes, axis=0).astype(np.float32) if len(changes) > 1 else changes[0]
         diverged = not np.isfinite(changes).all()
-        told = client.released(self.least_per_class)
-        x, y = (client.x, client.y) if told.all() else (client.x[told], client.y[told])
+        # Where no class has two samples the halves are one and the same, and agree on noise as well.
+        agreed = agreement(*changes) if len(changes) == 2 and np.bincount(y).max() > 1 and not diverged else 0.0
+        told = client.released(self.least_per_class).numpy()
+        x = self._looked_at(client, start)
         made = signature(
-            x.numpy(),
-            y.numpy(),
+            x if told.all() else x[told],
+            y if told.all() else y[told],
             client.num_classes,
             vectors=self.vectors,
-            inputs=self.inputs,
+            vector_share=self.vector_share,
+            inputs="standardised" if self.inputs == "standardised" else "raw",
             per_class=self.per_class,
             update=np.zeros_like(update) if diverged else update,
-            # Where no class has two samples the halves are one and the same, and agree on noise as well.
-            update_reliability=agreed if np.bincount(client.y.numpy()).max() > 1 and not diverged else 0.0,
+            update_reliability=agreed,
             seed=client.seed,
         )
         client.current = start | mean
         # Training that diverged is told as it is: the server then counts the client as missing, with that reason.
         sent = vars(made) | ({"update": update} if diverged else {})
         return Result(
-            weights=mean if self.send else None,
+            weights=only(mean, self.parts) if self.send else None,
             arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in sent.items()},
-            samples=2 * self.steps * batch_size,
+            samples=samples,
         )
+
+    def _batches(self, client: Client, chosen: NDArray[np.int64], generator: np.random.Generator) -> Batches:
+        size = min(client.settings.batch_size, max(len(client.y), LARGEST_OF_FEW))
+        steps = self.epochs * -(-len(chosen) // size) or self.steps
+        if self.balanced:
+            return balanced_batches(client.y.numpy(), chosen, [size] * steps, generator)
+        plain = draw_batches(len(chosen), LocalSettings(steps=steps, batch_size=size), generator)
+        return [chosen[batch] for batch in plain]
+
+    def _looked_at(self, client: Client, start: Weights) -> NDArray[Any]:
+        """What principal vectors are made of: samples as networks see them, as they are stored, or features."""
+        if self.inputs == "raw" and client.stored is not None:
+            return client.stored
+        if self.inputs == "features":  # of the common start: those of clients' own encoders could not be compared
+            return client.features(start)
+        return client.x.numpy()
 
     def write_down(self, result: Result, folder: Path) -> None:
         Signature.from_tensors(result.arrays).save(folder / "signature.safetensors")
@@ -135,6 +170,11 @@ def agreement(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
 @cache
 def _size(model: ModelSpec, parts: tuple[str, ...]) -> int:
     return sum(array.size for array in _arrays(only(model.initial_weights(0, "size"), parts)).values())
+
+
+@cache
+def _features(model: ModelSpec) -> int:
+    return model.features()
 
 
 def _arrays(weights: Weights) -> dict[str, NDArray[np.float32]]:

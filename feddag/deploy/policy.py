@@ -72,12 +72,14 @@ class NodePolicy:
             raise WireError(f"refused: its policy allows {self.most_steps} steps")
 
     def _check_signature(self, step: MakeSignature, folder: Path) -> None:
-        if step.inputs == "raw" and not self.raw_inputs:
+        if step.inputs != "standardised" and not self.raw_inputs:  # features may be the samples: the server's encoder
             raise WireError("refused: its policy does not allow signatures of raw samples")
         if step.vectors > self.most_vectors:
             raise WireError(f"refused: its policy allows {self.most_vectors} vectors of a class")
-        if step.steps > self.most_steps:
+        if step.rounds * max(step.steps, 1) > self.most_steps:
             raise WireError(f"refused: its policy allows {self.most_steps} steps")
+        if step.rounds * step.epochs > self.most_epochs:
+            raise WireError(f"refused: its policy allows {self.most_epochs} epochs")
         made = folder / SIGNATURES
         count = len(made.read_text().splitlines()) if made.exists() else 0
         if count >= self.most_signatures:

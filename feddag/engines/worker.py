@@ -90,6 +90,7 @@ class Worker:
             moment=work.moment,
             state=work.state,
             least_per_class=self._config.least_per_class,
+            stored=x,
         )
         results = perform(work.job.steps, client)
         return Done(results, None if client.state is work.state else client.state)

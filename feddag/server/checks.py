@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from feddag.client.signature import Signature
 from feddag.errors import FeddagError, nearest
 from feddag.server.clustering import Linkage
-from feddag.server.complement import Alignment
+from feddag.server.complement import Absent, Alignment
 from feddag.server.fusion import VIEWS
 from feddag.server.printed_fusion import GATED_FUSIONS
 from feddag.server.similarity import Floats, square
@@ -26,11 +26,12 @@ def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
 
 
 def check_options(
-    linkage: Linkage, alignment: Alignment, sources: int, delta: float, least_silhouette_ratio: float
+    linkage: Linkage, alignment: Alignment, absent: Absent, sources: int, delta: float, least_silhouette_ratio: float
 ) -> None:
     """Refuse options of `feddag.group` that mean nothing, whatever the signatures."""
     one_of("linkage", linkage, get_args(Linkage))
     one_of("alignment", alignment, get_args(Alignment))
+    one_of("absent", absent, get_args(Absent))
     if sources < 0:
         raise FeddagError(f"sources = {sources} is not allowed: it should be at least 0")
     for name, value in (("delta", delta), ("least_silhouette_ratio", least_silhouette_ratio)):

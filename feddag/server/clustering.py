@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from feddag.server.similarity import Floats, square
 
 Linkage = Literal["average", "weighted", "single", "complete"]
+Algorithm = Literal["agglomerative", "kmeans", "spectral"]
 Labels = NDArray[np.int64]
 
 
@@ -77,6 +78,25 @@ def relabel(labels: Sequence[int] | NDArray[np.integer]) -> Labels:
     """
     _, first, inverse = np.unique(np.asarray(labels), return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse].astype(np.int64)
+
+
+def regrouped_by(algorithm: Algorithm, condensed: Floats, clusters: int, seed: int) -> Labels:
+    """The clients in so many groups by another algorithm, for comparison (A.2): both see the rows of the distances.
+
+    k-means takes a client's distances to all others as its coordinates, spectral clustering a Gaussian of the distance
+    as wide as the median one.
+    """
+    from sklearn.cluster import KMeans, SpectralClustering
+
+    distances = square(np.maximum(fill_unknown(condensed), 0)).astype(np.float64)
+    if clusters in (1, len(distances)):
+        return np.arange(len(distances)) if clusters > 1 else np.zeros(len(distances), np.int64)
+    if algorithm == "kmeans":
+        return relabel(KMeans(clusters, n_init=10, random_state=seed % 2**32).fit_predict(distances))
+    width = float(np.median(condensed[condensed > 0])) if (condensed > 0).any() else 1.0
+    affinity = np.exp(-((distances / width) ** 2) / 2)
+    found = SpectralClustering(clusters, affinity="precomputed", random_state=seed % 2**32)
+    return relabel(found.fit_predict(affinity))
 
 
 # A partition of the clients ------------------------------------------------------------------------------------------

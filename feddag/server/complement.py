@@ -12,6 +12,7 @@ from feddag.server.clustering import Labels
 from feddag.server.similarity import RIGHT_ANGLE, counts_of, degrees, largest_cosines, vectors_of
 
 Alignment = Literal["affinity", "paper", "none"]
+Absent = Literal["rarest", "none"]
 LEAST_GAIN = 0.05  # classes are matched by appearance only if that fits so much better than by name
 
 
@@ -36,12 +37,12 @@ class ComplementGraph:
 
 
 def demand_and_supply(
-    counts: NDArray[np.int64], cluster_labels: Labels
+    counts: NDArray[np.int64], cluster_labels: Labels, absent: Absent = "rarest"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Eq. 11, clusters x classes. Classes of equal count share their mean rank.
 
     A class of which a client has no sample has no rank in the paper. Here it is wanted as much as the rarest class that
-    the client holds, and not supplied.
+    the client holds ("none": not at all, as in the released code), and not supplied.
 
     >>> demand, supply = demand_and_supply(np.array([[5, 9, 0], [7, 0, 0]]), np.array([0, 1]))
     >>> demand.tolist(), supply.tolist()
@@ -52,7 +53,7 @@ def demand_and_supply(
     held = counts > 0
     kinds = held.sum(1, keepdims=True)
     ranks = rankdata(counts, axis=1) - 1 - (~held).sum(1, keepdims=True)  # the absent rank lowest
-    demand = np.where(held, kinds - ranks, kinds).astype(np.float64)
+    demand = np.where(held, kinds - ranks, kinds if absent == "rarest" else 0).astype(np.float64)
     supply = np.where(held, ranks + 1, 0.0)
     member = np.eye(int(cluster_labels.max()) + 1)[cluster_labels]
     return member.T @ demand, (member.T @ supply) / member.sum(0)[:, None]
@@ -147,13 +148,14 @@ def complement_graph(
     sources: int = 2,
     alignment: Alignment = "affinity",
     generator: np.random.Generator | None = None,
+    absent: Absent = "rarest",
 ) -> ComplementGraph:
     """Each cluster's `sources` best sources by Eq. 14; never itself, so fewer where there are few clusters.
 
     Scores that are equal are decided by how many samples of the wanted classes a source has, then at random.
     """
     counts = counts_of(signatures)
-    demand, supply = demand_and_supply(counts, cluster_labels)
+    demand, supply = demand_and_supply(counts, cluster_labels, absent)
     clusters = len(demand)
     wanted = demand[:, None] * supply[None]  # learners x sources x classes
     if alignment == "paper":

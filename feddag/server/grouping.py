@@ -11,19 +11,21 @@ from feddag.client.signature import Signature
 from feddag.errors import FeddagError
 from feddag.rng import rng
 from feddag.server.checks import check_alike, check_matrix, check_options, check_views, client_names, condense, one_of
-from feddag.server.clustering import Labels, Linkage, Tree, build_tree
-from feddag.server.complement import Alignment, ComplementGraph, complement_graph
+from feddag.server.clustering import Labels, Linkage, Tree, build_tree, regrouped_by
+from feddag.server.complement import Absent, Alignment, ComplementGraph, complement_graph
 from feddag.server.cutting import (
     Candidate,
+    CutSettings,
     choose_cut,
     estimate_noise,
     least_significant_distance,
     search_scaled_thresholds,
+    search_thresholds,
 )
 from feddag.server.fusion import LEAST_SILHOUETTE_RATIO, VIEWS, fuse_by_clarity, views_of
 from feddag.server.newcomers import Row, compared_members, nearest_cluster, row_as_printed, row_by_clarity
 from feddag.server.printed_fusion import fuse_as_printed
-from feddag.server.similarity import Floats, square, usual_noise
+from feddag.server.similarity import Angles, Floats, square, usual_noise
 
 Fusion = Literal["clarity", "mlp", "projected", "data", "gradient", "stacked"]
 FUSIONS: tuple[str, ...] = get_args(Fusion)
@@ -54,6 +56,9 @@ class Grouping:
     fusion: str = ""
     """How the views became one distance; empty for precomputed distances."""
     delta: float = 0.5
+    angles: Angles = "printed"
+    seed: int = 0
+    """What gates and ties were drawn by."""
     usual_noise_: NDArray[np.float64] | None = field(default=None, repr=False)
     ranges_: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Constants that newcomers do not move: each class's usual noise, and what min-max scaling took for 0 and 1."""
@@ -102,7 +107,8 @@ class Grouping:
         check_alike(everyone, [*(str(client) for client in members), "newcomer"])
         founders = self.tree_.clients
         if self.fusion != "clarity":
-            return row_as_printed(everyone, self.fusion, self.delta, self.signatures[:founders], self.ranges_)
+            known = self.signatures[:founders]
+            return row_as_printed(everyone, self.fusion, self.delta, known, self.ranges_, self.angles)
         active_views = [name for name, weights in self.weights_.items() if weights[:founders].any()]
         member_weights = {name: weights[members] for name, weights in self.weights_.items()}
         return row_by_clarity(everyone, self.labels_[members], member_weights, active_views, self.usual_noise_)
@@ -130,7 +136,10 @@ def group(
     linkage: Linkage = "average",
     sources: int = 2,
     alignment: Alignment = "affinity",
+    absent: Absent = "rarest",
     delta: float = 0.5,
+    angles: Angles = "printed",
+    cut: CutSettings | None = None,
     least_silhouette_ratio: float = LEAST_SILHOUETTE_RATIO,
     seed: int = 0,
     names: Sequence[str] | None = None,
@@ -139,8 +148,9 @@ def group(
 
     `fusion = "clarity"` is the default described in docs/grouping.md, over the given `views`; "mlp" and "projected"
     are the paper's, "data" and "gradient" its single views, "stacked" PACFL's signal: these cut by the plateau of the
-    paper's loss. Where the silhouette of the groups by fused views is less than `least_silhouette_ratio` times that of
-    the best single view, the clearest view decides alone (0: never). `names` name the clients in messages.
+    paper's loss. `cut` chooses another rule, or fixes the threshold or the number of groups; `angles` are Eq. 4-6 as
+    printed or as released. Where the silhouette of the groups by fused views is less than `least_silhouette_ratio`
+    times that of the best single view, the clearest view decides alone (0: never). `names` name the clients.
 
     >>> from feddag.client.signature import signature
     >>> draw = np.random.default_rng(0)
@@ -150,46 +160,52 @@ def group(
     [0, 1, 0, 1]
     """
     one_of("fusion", fusion, FUSIONS)
-    check_options(linkage, alignment, sources, delta, least_silhouette_ratio)
+    one_of("angles", angles, get_args(Angles))
+    check_options(linkage, alignment, absent, sources, delta, least_silhouette_ratio)
+    cut = cut or CutSettings()
     if isinstance(signatures, np.ndarray):
         check_matrix(signatures)
-        return _of_distances(condense(signatures, client_names(names, len(signatures))), linkage, by_noise=False)
+        distances = condense(signatures, client_names(names, len(signatures)))
+        return _of_distances(distances, linkage, cut, seed, by_noise=False)
     names = client_names(names, len(signatures))
     check_alike(signatures, names)
     check_views(fusion, views, updates=bool(len(signatures[0].update)))
     if fusion == "clarity":
-        found = _by_clarity(signatures, views, linkage, least_silhouette_ratio)
+        seen = views_of(signatures, tuple(views))
+        fused = fuse_by_clarity(seen, linkage, least_silhouette_ratio)
+        found = _of_distances(fused.distances, linkage, cut, seed, by_noise=True)
+        found = replace(found, views_=seen, weights_=fused.weights, noise_=estimate_noise(fused.distances))
     else:
-        found = _as_printed(signatures, fusion, linkage, delta, seed)
-    graph = complement_graph(signatures, found.labels_, sources, alignment, rng(seed, "complement"))
+        made = fuse_as_printed(signatures, fusion, delta, seed, angles)
+        found = _of_distances(made.distances, linkage, cut, seed, by_noise=False, scaled=False)
+        found = replace(found, views_=made.views, weights_=made.weights, ranges_=made.ranges)
+    graph = complement_graph(signatures, found.labels_, sources, alignment, rng(seed, "complement"), absent)
     return replace(
         found,
         graph_=graph,
         signatures=tuple(signatures),
         fusion=fusion,
         delta=delta,
+        angles=angles,
+        seed=seed,
         usual_noise_=usual_noise(signatures),
     )
 
 
-def _by_clarity(
-    signatures: Sequence[Signature], views: Sequence[str], linkage: Linkage, least_silhouette_ratio: float
+def _of_distances(
+    distances: Floats, linkage: Linkage, how: CutSettings, seed: int, *, by_noise: bool, scaled: bool = True
 ) -> Grouping:
-    seen = views_of(signatures, tuple(views))
-    made = fuse_by_clarity(seen, linkage, least_silhouette_ratio)
-    found = _of_distances(made.distances, linkage, by_noise=True)
-    return replace(found, views_=seen, weights_=made.weights, noise_=estimate_noise(made.distances))
+    """The groups that these distances give; what the distances were made of is added by the caller.
 
-
-def _as_printed(signatures: Sequence[Signature], fusion: str, linkage: Linkage, delta: float, seed: int) -> Grouping:
-    made = fuse_as_printed(signatures, fusion, delta, seed)
-    found = _of_distances(made.distances, linkage, by_noise=False)
-    return replace(found, views_=made.views, weights_=made.weights, ranges_=made.ranges)
-
-
-def _of_distances(distances: Floats, linkage: Linkage, *, by_noise: bool) -> Grouping:
-    """The groups that these distances give; what the distances were made of is added by the caller."""
+    `scaled`: the paper's thresholds, 0.05 to 1, are taken as shares of the range of the distances.
+    """
     tree = build_tree(distances, linkage)
-    candidates = search_scaled_thresholds(distances, tree)
-    cut = choose_cut(distances, tree, candidates, by_noise=by_noise)
-    return Grouping(cut.labels, cut.alpha, candidates, tree, distances, {}, {}, 0.0, None)
+    if scaled:
+        candidates = search_scaled_thresholds(distances, tree, how)
+    else:
+        candidates = search_thresholds(square(distances), tree, how=how)
+    cut = choose_cut(distances, tree, candidates, how, by_noise=by_noise, scaled=scaled)
+    labels = cut.labels
+    if how.algorithm != "agglomerative":
+        labels = regrouped_by(how.algorithm, distances, cut.clusters, seed)
+    return Grouping(labels, cut.alpha, candidates, tree, distances, {}, {}, 0.0, None)

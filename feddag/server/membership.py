@@ -27,6 +27,10 @@ class Membership(Stateful):
         self.placed: list[tuple[ClientId, int, Signed]] = []
         """Who came or moved since, in this order."""
 
+    def use(self, **how: Any) -> None:
+        """More of what `feddag.group` is told, known only when a run begins or goes on."""
+        self._how |= how
+
     def search(self, clients: Iterable[ClientId] | None = None) -> tuple[Grouping, dict[ClientId, int]]:
         """The clusters of all who have signed (or of these), as they would be found now; nothing changes."""
         wanted = set(self.signatures if clients is None else clients)

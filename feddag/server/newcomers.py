@@ -13,7 +13,7 @@ from feddag.client.signature import Signature
 from feddag.server.clustering import Labels
 from feddag.server.fusion import LEAST_WEIGHT, blend, views_of
 from feddag.server.printed_fusion import GATED_FUSIONS, angles_of, newcomer_gate
-from feddag.server.similarity import Floats, square
+from feddag.server.similarity import Angles, Floats, square
 
 MEMBERS_COMPARED = 50  # a newcomer is compared with so many members of each cluster, at most
 
@@ -81,10 +81,11 @@ def row_as_printed(
     delta: float,
     founders: Sequence[Signature],
     ranges: Mapping[str, tuple[float, float]],
+    angles: Angles = "printed",
 ) -> Row:
     """Algorithm 4, lines 10-12: scaled as the founders' distances were, and its own gate decides all of its row."""
     rows = {}
-    for name, view in angles_of(everyone, fusion, delta, founders).items():
+    for name, view in angles_of(everyone, fusion, delta, founders, angles).items():
         low, high = ranges[name]
         rows[name] = (square(view)[-1, :-1] - low) / np.float32(high - low or 1.0)
     if fusion not in GATED_FUSIONS:

@@ -16,7 +16,7 @@ from feddag.client.signature import Signature
 from feddag.errors import FeddagError
 from feddag.rng import rng
 from feddag.server.cutting import range_of
-from feddag.server.similarity import Floats, data_angles, gradient_angles, min_max, square, stacked_angles
+from feddag.server.similarity import Angles, Floats, data_angles, gradient_angles, min_max, square, stacked_angles
 
 MOST_MLP_CLIENTS = 400
 GATED_FUSIONS = ("mlp", "projected")
@@ -36,20 +36,28 @@ class PrintedDistances:
 
 
 def angles_of(
-    signatures: Sequence[Signature], fusion: str, delta: float, known: Sequence[Signature] | None = None
+    signatures: Sequence[Signature],
+    fusion: str,
+    delta: float,
+    known: Sequence[Signature] | None = None,
+    angles: Angles = "printed",
 ) -> dict[str, Floats]:
     """What the papers compare clients by, before it is scaled."""
     if fusion == "stacked":
         return {"stacked": stacked_angles(signatures)}
-    data = {"data": data_angles(signatures, delta, known)}
+    if fusion == "gradient":
+        return {"gradient": gradient_angles(signatures)}
+    data = {"data": data_angles(signatures, delta, known, angles)}
     return data if fusion == "data" else data | {"gradient": gradient_angles(signatures)}
 
 
-def fuse_as_printed(signatures: Sequence[Signature], fusion: str, delta: float, seed: int) -> PrintedDistances:
+def fuse_as_printed(
+    signatures: Sequence[Signature], fusion: str, delta: float, seed: int, angles: Angles = "printed"
+) -> PrintedDistances:
     """Distances as the papers print them: angles, min-max scaled, and mixed by gates where the fusion has them."""
-    angles = angles_of(signatures, fusion, delta)
-    ranges = {name: range_of(view) for name, view in angles.items()}
-    views = {name: min_max(view) for name, view in angles.items()}
+    seen = angles_of(signatures, fusion, delta, angles=angles)
+    ranges = {name: range_of(view) for name, view in seen.items()}
+    views = {name: min_max(view) for name, view in seen.items()}
     if fusion not in GATED_FUSIONS:
         return PrintedDistances(views[fusion], {}, {} if fusion == "stacked" else views, ranges)
     data, gradient = views["data"], views["gradient"]

@@ -6,6 +6,7 @@ that have nothing in common. The paper's min-max scaling cannot tell noise from 
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,7 +17,8 @@ from torch import Tensor
 from feddag.client.signature import Signature
 
 Floats = NDArray[np.float32]
-RIGHT_ANGLE = 90.0
+Angles = Literal["printed", "released"]
+RIGHT_ANGLE, STRAIGHT_ANGLE = 90.0, 180.0
 BLOCK, WIDTH = 256, 1024  # rows and columns of the blocks in which pairs are compared
 NOISE_PRIOR_SAMPLES = 20.0  # with more samples of a class, a client's own noise outweighs what is usual for the class
 
@@ -53,20 +55,33 @@ def gradient_angles(signatures: Sequence[Signature]) -> Floats:
 
 
 def data_angles(
-    signatures: Sequence[Signature], delta: float = 0.5, known: Sequence[Signature] | None = None
+    signatures: Sequence[Signature],
+    delta: float = 0.5,
+    known: Sequence[Signature] | None = None,
+    angles: Angles = "printed",
 ) -> Floats:
-    """Eq. 6: the mean over all classes of Eq. 4's angle times Eq. 5's weight, scaled as for the `known` clients."""
+    """Eq. 6: the mean over all classes of Eq. 4's angle times Eq. 5's weight, scaled as for the `known` clients.
+
+    A class that only one of the two holds is the greatest difference in frequency there is: 90 degrees at the greatest
+    weight, 1 + delta. "released" is what the published code does instead: angles of signed vectors, 180 degrees for
+    such a class, and weights from 1 to 1 + delta by the ratio of counts without a logarithm, never above 180 degrees.
+    """
     counts = counts_of(signatures)
     held = torch.from_numpy(counts > 0)
-    scale = weight_scale(counts if known is None else counts_of(known), delta)
+    released = angles == "released"
+    scale = weight_scale(counts if known is None else counts_of(known), delta, angles)
+    one_sided_angle = STRAIGHT_ANGLE if released else RIGHT_ANGLE * (1 + delta)
 
     def weighted(rows: slice, others: slice) -> Tensor:
         one_sided = (held[rows, None] ^ held[None, others]).sum(2)
-        total: Tensor = one_sided * (RIGHT_ANGLE * float(scale(1.0)))  # no frequencies to compare: the least weight
+        total: Tensor = one_sided * one_sided_angle
         for label, mine, theirs in _shared_classes(counts, rows, others):
-            affinity = largest_cosines(vectors_of(signatures, label, mine), vectors_of(signatures, label, theirs))
-            ratio = quantity_ratio(counts[mine, label, None], counts[None, theirs, label])
-            total[_block_index(mine, rows, theirs, others)] += degrees(affinity) * torch.from_numpy(scale(ratio))
+            cosines = largest_cosines(
+                vectors_of(signatures, label, mine), vectors_of(signatures, label, theirs), signed=released
+            )
+            weights = torch.from_numpy(scale(counts[mine, label, None], counts[None, theirs, label]))
+            angle = degrees(cosines) * weights
+            total[_block_index(mine, rows, theirs, others)] += angle.clamp(max=STRAIGHT_ANGLE) if released else angle
         return total.div_(counts.shape[1])
 
     return _pairs(len(counts), weighted)
@@ -83,17 +98,36 @@ def quantity_ratio(one: NDArray[np.int64] | int, others: NDArray[np.int64] | int
     return ratio
 
 
-def weight_scale(counts: NDArray[np.int64], delta: float) -> Callable[[NDArray[np.float64] | float], Floats]:
-    """Min-max of Eq. 5's ratios, over all pairs that share a class, onto [1 - delta, 1 + delta].
+def weight_scale(
+    counts: NDArray[np.int64], delta: float, angles: Angles = "printed"
+) -> Callable[[NDArray[np.int64] | int, NDArray[np.int64] | int], Floats]:
+    """The weight of a class that both hold, from their counts: min-max of the ratios over all pairs that share a class.
 
-    Equal counts have ratio 1, the least there is; the greatest is that of the largest and the smallest holder.
+    As printed, Eq. 5's ratios onto [1 - delta, 1 + delta]; as released, ratios of counts onto [1, 1 + delta]. Equal
+    counts have ratio 1, the least there is; the greatest is that of the largest and the smallest holder.
     """
-    extremes = [quantity_ratio(int(c.max()), int(c.min())) for c in (col[col > 0] for col in counts.T) if len(c) > 1]
+    released = angles == "released"
+    ratio = count_ratio if released else quantity_ratio
+    extremes = [ratio(int(c.max()), int(c.min())) for c in (col[col > 0] for col in counts.T) if len(c) > 1]
     spread = max((float(value) for value in extremes), default=1.0) - 1.0
-    return lambda ratio: (
-        np.float32(1 - delta)
-        + np.float32(2 * delta) * np.asarray((np.asarray(ratio) - 1.0) / max(spread, 1e-12), np.float32)
-    )
+    low, width = (1.0, delta) if released else (1 - delta, 2 * delta)
+
+    def weights(one: NDArray[np.int64] | int, others: NDArray[np.int64] | int) -> Floats:
+        share = np.asarray((ratio(one, others) - 1.0) / max(spread, 1e-12), np.float32)
+        scaled: Floats = np.float32(low) + np.float32(width) * share
+        return scaled
+
+    return weights
+
+
+def count_ratio(one: NDArray[np.int64] | int, others: NDArray[np.int64] | int) -> NDArray[np.float64]:
+    """The larger of two counts by the smaller.
+
+    >>> count_ratio(2, np.array([2, 8, 1])).tolist()
+    [1.0, 4.0, 2.0]
+    """
+    ratio: NDArray[np.float64] = np.maximum(one, others) / np.minimum(one, others)
+    return ratio
 
 
 def stacked_angles(signatures: Sequence[Signature]) -> Floats:
@@ -251,13 +285,20 @@ def _sum_of_squares(rows: Tensor, others: Tensor) -> Tensor:
     return total
 
 
-def largest_cosines(rows: Tensor, others: Tensor) -> Tensor:
-    """Eq. 4 for every pair, before the arc cosine: the largest cosine of two vectors, whatever their signs."""
+def largest_cosines(rows: Tensor, others: Tensor, signed: bool = False) -> Tensor:
+    """Eq. 4 for every pair, before the arc cosine: the largest cosine of two vectors, whatever their signs.
+
+    `signed` minds the signs, which a singular value decomposition leaves to chance, as the released code does.
+    """
     rows, others = _directions(rows), _directions(others)
-    most = torch.zeros(len(rows), len(others))
+    most = torch.full((len(rows), len(others)), -1.0 if signed else 0.0)
     for one in range(rows.shape[1]):
         for other in range(others.shape[1]):
-            torch.maximum(most, (rows[:, one] @ others[:, other].T).abs_(), out=most)
+            cosines = rows[:, one] @ others[:, other].T
+            if signed:  # a vector of zeros stands for none
+                there = rows[:, one].any(1)[:, None] & others[:, other].any(1)[None]
+                cosines.masked_fill_(~there, -1.0)
+            torch.maximum(most, cosines if signed else cosines.abs_(), out=most)
     return most
 
 

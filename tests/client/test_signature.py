@@ -130,3 +130,12 @@ def test_all_clients_keep_the_same_coordinates() -> None:
     assert numbers == sorted(set(numbers))
     twice = {name: 2 * value for name, value in after.items()}
     np.testing.assert_array_equal(sparsified(before, twice, 0.1, seed=3), 2 * kept)
+
+
+def test_a_share_of_the_class_decides_how_many_vectors_there_are() -> None:
+    x, y = np.random.default_rng(0).normal(size=(260, 6)), np.repeat([0, 1, 2], [200, 50, 10])
+    made = signature(x, y, 3, vectors=4, vector_share=0.02)
+    # 2 % of 200 are 4 vectors, of 50 one, of 10 none, and so one
+    assert [(np.abs(made.vectors[c]).sum(1) > 0).sum() for c in range(3)] == [4, 1, 1]
+    with pytest.raises(FeddagError, match="vector_share = 2 is not allowed: it should be from 0 to 1"):
+        signature(x, y, 3, vector_share=2)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from feddag.client.signature import Signature, sparsified
+from feddag.client.step import to_tensor
 from feddag.client.train import balanced_batches
 from feddag.client.warmup import MakeSignature, agreement, divide
 from feddag.data.clients import ClientData, lay_out
@@ -77,7 +78,7 @@ def signed(
 
 
 def test_a_client_tells_its_counts_its_vectors_and_the_mean_update(small_data, worker_config) -> None:
-    replies, start = signed(small_data, worker_config)
+    replies, start = signed(small_data, worker_config, parts=("encoder", "head"))
     assert len(replies) == 3
     for reply, samples in zip(replies, (10, 15, 20), strict=True):
         (result,) = reply.results
@@ -105,6 +106,51 @@ def test_only_the_asked_share_of_coordinates_travels_and_weights_only_if_wanted(
         assert reply.results[0].weights is None
         assert len(Signature.from_tensors(reply.results[0].arrays).update) == round(0.1 * coordinates)
     assert replies[0].nbytes < whole[0].nbytes / 2
+
+
+def test_of_the_trained_weights_only_the_encoder_travels(small_data, worker_config) -> None:
+    (reply, *_), start = signed(small_data, worker_config)
+    assert set(reply.results[0].weights) == {name for name in start if name.startswith("encoder")}
+
+
+def test_a_plain_warm_up_trains_once_on_all_samples(small_data, worker_config) -> None:
+    replies, start = signed(
+        small_data, worker_config, halves=False, balanced=False, epochs=2, rounds=2, parts=("encoder", "head")
+    )
+    for reply, samples in zip(replies, (10, 15, 20), strict=True):
+        made = Signature.from_tensors(reply.results[0].arrays)
+        assert reply.results[0].samples == 2 * 2 * samples  # two rounds of two epochs, in batches that may be smaller
+        assert made.update_reliability == 0  # nothing to compare with
+    # The update is what the second round changed: less than what both did, and not the same.
+    weights, before = ({n: t.numpy() for n, t in w.items()} for w in (replies[0].results[0].weights, start))
+    whole, last = sparsified(before, weights, 1.0, seed=0), Signature.from_tensors(replies[0].results[0].arrays).update
+    assert np.linalg.norm(last) > 1e-5 and np.abs(whole - last).max() > 1e-5
+    (single, *_), _ = signed(
+        small_data, worker_config, halves=False, balanced=False, epochs=2, rounds=1, parts=("encoder", "head")
+    )
+    after = {name: tensor.numpy() for name, tensor in single.results[0].weights.items()}
+    alone = Signature.from_tensors(single.results[0].arrays).update
+    np.testing.assert_allclose(alone, sparsified(before, after, 1.0, seed=0), atol=1e-6)
+
+
+def test_vectors_of_samples_as_they_are_stored(small_data, worker_config) -> None:
+    replies, _ = signed(small_data, worker_config, inputs="raw", vectors=1)
+    x, y = small_data.samples(0)
+    for label in np.unique(y):
+        _, _, expected = np.linalg.svd(x[y == label].reshape((y == label).sum(), -1).astype(float))
+        found = replies[0].results[0].arrays["vectors"][label, 0].numpy()
+        np.testing.assert_allclose(np.abs(found), np.abs(expected[0]), atol=1e-5)
+
+
+def test_vectors_of_features(small_data, worker_config) -> None:
+    replies, start = signed(small_data, worker_config, inputs="features", vectors=1)
+    model = worker_config.model.build()
+    model.load_state_dict(start)
+    x, y = small_data.samples(0)
+    features = model.encoder(to_tensor(x, small_data.mean, small_data.std)).detach().numpy()
+    _, _, expected = np.linalg.svd(features[y == 0].astype(float))
+    found = replies[0].results[0].arrays["vectors"][0, 0].numpy()
+    np.testing.assert_allclose(np.abs(found), np.abs(expected[0]), atol=1e-4)
 
 
 def test_the_other_concept_moves_the_model_elsewhere(small_data, worker_config) -> None:

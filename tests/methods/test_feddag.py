@@ -59,7 +59,8 @@ class Pretend(FakeEngine):
         made = signed(self.held[client], step.shapes(SINGLE if self.single else SPEC)["update"][0])
         arrays = {name: torch.from_numpy(np.atleast_1d(array)) for name, array in vars(made).items()}
         start = only(self.weights[step.model.digest], step.parts)
-        return Result(weights={name: torch.full_like(v, client) for name, v in start.items()}, arrays=arrays)
+        sent = {name: torch.full_like(value, client) for name, value in start.items()}
+        return Result(weights=sent if step.send else None, arrays=arrays)
 
 
 def started(

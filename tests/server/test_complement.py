@@ -124,3 +124,9 @@ def test_classes_are_matched_by_their_looks_where_names_differ() -> None:
     same, other = made([5, 5, 5], {0: direction(5), 1: direction(40), 2: direction(88)}), made([0, 0, 9], {2: looks[0]})
     found = matched_classes([first, turned, fewer, same, other], np.arange(5))
     assert found.tolist() == [[0, 1, 2], [1, 2, 0], [1, 0, 2], [0, 1, 2], [0, 1, 2]]
+
+
+def test_a_class_that_is_not_there_may_be_wanted_not_at_all() -> None:
+    demand, supply = demand_and_supply(np.array([[5, 9, 0], [4, 4, 4], [0, 0, 7]]), np.array([0, 0, 1]), "none")
+    assert demand.tolist() == [[4, 3, 2], [0, 0, 1]]
+    assert supply.tolist() == [[1.5, 2, 1], [0, 0, 1]]

@@ -70,11 +70,17 @@ def test_ratios_of_log_counts() -> None:
 def test_weights_reach_from_one_minus_delta_to_one_plus_delta() -> None:
     scale = weight_scale(np.array([[1, 5], [10, 5], [100, 0]]), delta=0.5)
     # greatest ratio: 4.63199 / 1.31326 = 3.52709. In between: 0.5 + (1.93643 - 1) / (3.52709 - 1) = 0.87056
-    np.testing.assert_allclose(scale(quantity_ratio(1, np.array([1, 10, 100]))), [0.5, 0.87056, 1.5], atol=1e-4)
+    np.testing.assert_allclose(scale(1, np.array([1, 10, 100])), [0.5, 0.87056, 1.5], atol=1e-4)
 
 
 def test_equal_counts_all_have_the_least_weight() -> None:
-    assert weight_scale(np.array([[7], [7]]), delta=0.25)(1.0) == pytest.approx(0.75)
+    assert weight_scale(np.array([[7], [7]]), delta=0.25)(7, 7) == pytest.approx(0.75)
+
+
+def test_released_weights_are_ratios_of_counts_from_one_up() -> None:
+    scale = weight_scale(np.array([[1, 5], [10, 5], [100, 0]]), delta=0.5, angles="released")
+    # ratios 1, 10 and 100, of which the greatest is 100: 1 + 0.5 * 9 / 99 = 1.045455
+    np.testing.assert_allclose(scale(1, np.array([1, 10, 100])), [1, 1.045455, 1.5], atol=1e-5)
 
 
 # Eq. 6 ---------------------------------------------------------------------------------------------------------------
@@ -83,9 +89,46 @@ def test_equal_counts_all_have_the_least_weight() -> None:
 def test_mean_of_weighted_angles() -> None:
     one = made([1, 4, 0], {0: direction(0), 1: direction(0)})
     other = made([100, 0, 0], {0: direction(60)})
-    # class 0: 60 degrees at the greatest weight 1.5; class 1 on one side: 90 at the least weight 0.5; class 2: 0
-    assert data_angles([one, other], delta=0.5) == pytest.approx([(90 + 45 + 0) / 3], abs=1e-3)
+    # class 0: 60 degrees at the greatest weight 1.5; class 1 on one side: 90 at the same; class 2 on neither: 0
+    assert data_angles([one, other], delta=0.5) == pytest.approx([(90 + 135 + 0) / 3], abs=1e-3)
     assert data_angles([one, other], delta=0.0) == pytest.approx([(60 + 90 + 0) / 3], abs=1e-3)
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.3, 0.5, 1.0])
+def test_no_shared_class_is_as_unlike_as_one_that_only_one_side_holds(delta: float) -> None:
+    # Two clients share a class at right angles and at the most unequal counts there are; of two others, one lacks it.
+    shared = [made([1, 5], {0: direction(0), 1: direction(0)}), made([1000, 5], {0: direction(90), 1: direction(0)})]
+    lacking = made([0, 5], {1: direction(0)})
+    found = square(data_angles([*shared, lacking], delta))
+    # 90 (1 + delta) and 0, over two classes, in both
+    np.testing.assert_allclose([found[0, 1], found[0, 2]], 90 * (1 + delta) / 2, atol=1e-3)
+    nearer = [made([1, 5], {0: direction(0), 1: direction(0)}), made([1000, 5], {0: direction(80), 1: direction(0)})]
+    found = square(data_angles([*nearer, lacking], delta))
+    assert found[0, 1] < found[0, 2]
+
+
+def test_classes_on_one_side_count_more_than_frequencies() -> None:
+    # One class in common and one each on one side: 0 * (1 - delta), and twice 90 * 1.5, over four classes.
+    one = made([5, 5, 0, 0], {0: direction(0), 1: direction(0)})
+    other = made([5, 0, 5, 0], {0: direction(0), 2: direction(0)})
+    assert data_angles([one, other], delta=0.5) == pytest.approx([(0 + 135 + 135 + 0) / 4], abs=1e-3)
+
+
+def test_the_released_angles() -> None:
+    one = made([1, 4, 0], {0: direction(0), 1: direction(0)})
+    other = made([100, 0, 0], {0: direction(240)})
+    # class 0: arccos(-1/2) = 120 degrees, signs being minded, times 1.5 is 180; class 1: 180; class 2: 0
+    assert data_angles([one, other], 0.5, angles="released") == pytest.approx([(180 + 180 + 0) / 3], abs=1e-3)
+    third = made([100, 0, 0], {0: direction(310)})  # with `other` alone: 70 degrees at weight 1, equal counts
+    found = square(data_angles([one, other, third], 0.5, angles="released"))
+    np.testing.assert_allclose(found[1, 2], 70 / 3, atol=1e-3)
+    np.testing.assert_allclose(found[0, 2], (50 * 1.5 + 180) / 3, atol=1e-3)
+
+
+def test_released_angles_leave_out_vectors_that_are_not_there() -> None:
+    one = made([2], {0: [[1, 0], [0, 0]]}, shape=(2, 2))
+    other = made([2], {0: [[-1, 0], [0, 0]]}, shape=(2, 2))
+    assert data_angles([one, other], 0.0, angles="released") == pytest.approx([180], abs=1e-3)  # 90 by a row of zeros
 
 
 def test_angles_of_three_clients_stand_in_the_order_of_pairs() -> None:

@@ -5,7 +5,7 @@ docs/fidelity.md tells what each was measured to do. The second encoder is `shar
 `server.membership`'s, and whether a client has drifted is for `server.drift` to say.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -74,7 +74,11 @@ class FedDAGStar(ClusteredMethod):
     def grouping_options(self) -> dict[str, Any]:
         """What `feddag.group` is told."""
         own = self._settings
-        return {"fusion": own.fusion, "views": VIEWS_BY_SIMILARITY[own.similarity], "linkage": own.linkage}
+        how = {name: getattr(own, name) for name in ("fusion", "angles", "delta", "linkage")}
+        return how | {"views": VIEWS_BY_SIMILARITY[own.similarity], "cut": own.cut_settings}
+
+    def setup(self, federation: Federation) -> None:
+        self.membership.use(seed=federation.seed)
 
     # Warm-up and grouping, Algorithm 1 lines 1-14 ---------------------------------------------------------------------
 
@@ -87,10 +91,10 @@ class FedDAGStar(ClusteredMethod):
         self.membership.found(grouping, cluster_of)
         signed = self.membership.signatures
         self.second.start(federation, grouping, [signed[client] for client in signed if cluster_of[client] == 0])
-        everyone = weighted_mean(warmed.values()) or {}
+        everyone = self.mean_encoders(warmed.values())
         for cluster in range(grouping.clusters_):
             signed_here = [reply for client, reply in warmed.items() if cluster_of[client] == cluster]
-            self.groups.found(self.first_model(federation, cluster, weighted_mean(signed_here) or {}, everyone))
+            self.groups.found(self.first_model(federation, cluster, self.mean_encoders(signed_here), everyone))
         self.groups.cluster_of = cluster_of
         self.unsigned = federation.initial_weights()
         """What a client uses that has not signed yet."""
@@ -98,24 +102,41 @@ class FedDAGStar(ClusteredMethod):
     def sign(self, federation: Federation, clients: Sequence[ClientId], optional: bool = True) -> dict[ClientId, Reply]:
         """Ask for signatures (lines 6-10); whoever does not answer is asked again when it is next sampled."""
         own = self._settings
-        step = MakeSignature(
-            federation.put(federation.initial_weights()),
-            steps=own.warmup_rounds * own.warmup_steps,
-            sparsity=own.sparsity,
-            vectors=own.vectors,
-            inputs=own.inputs,
-            least_per_class=own.least_per_class,
-        )
+        how: dict[str, Any] = {
+            "steps": own.warmup_steps * (1 if own.warmup_epochs else own.warmup_rounds),
+            "epochs": own.warmup_epochs,
+            "rounds": own.warmup_rounds if own.warmup_epochs else 1,
+            "balanced": own.warmup_balanced,
+            "halves": own.warmup_halves,
+            "per_class": own.samples_per_class or None,
+            "send": self.needs_warm_encoders(),
+            **{name: getattr(own, name) for name in ("sparsity", "vectors", "vector_share", "inputs")},
+            "least_per_class": own.least_per_class,
+        }
+        starts = dict.fromkeys(clients, federation.put(federation.initial_weights()))
+        if own.warmup_start == "own":  # Algorithm 1, line 1, read to the letter
+            starts = {client: federation.put(federation.initial_weights(f"client {client}")) for client in clients}
         with federation.in_phase("warm-up"):
-            replies = federation.ask((Job(client, step) for client in clients), optional=optional)
+            jobs = [Job(client, MakeSignature(start, **how)) for client, start in starts.items()]
+            replies = federation.ask(jobs, optional=optional)
         self.membership.signatures |= {reply.client: reply.results[0].arrays for reply in replies}
         return {reply.client: reply for reply in replies}
+
+    def mean_encoders(self, warmed: Iterable[Reply]) -> Weights:
+        """Eq. 22: the mean of what clients trained in their warm-up, if that was asked for."""
+        return (weighted_mean(warmed) or {}) if self.needs_warm_encoders() else {}
+
+    def needs_warm_encoders(self) -> bool:
+        """Whether anything starts from what clients trained in their warm-up; else it stays with them."""
+        warm = self._settings.primary_start == "warm" and not self.second.diversity
+        return warm or self.second.starts_warm
 
     def first_model(self, federation: Federation, cluster: int, members: Weights, everyone: Weights) -> Weights:
         """Eq. 22 for the primary encoder, from warm-ups; the secondary one as `second` says, and a fresh head."""
         fresh = federation.initial_weights(f"cluster {cluster}")
-        warm = self._settings.primary_start == "warm" and not self.second.diversity  # A.11: then both start at random
-        primary = only(members if warm else fresh, (PRIMARY,))
+        start = "random" if self.second.diversity else self._settings.primary_start  # A.11: with Eq. 42 at random
+        source = {"warm": members, "random": fresh, "common": federation.initial_weights()}[start]
+        primary = only(source, (PRIMARY,))
         return fresh | primary | self.second.first_encoder(primary, everyone)
 
     # A round, lines 15-23 ---------------------------------------------------------------------------------------------
@@ -129,6 +150,9 @@ class FedDAGStar(ClusteredMethod):
         for clusters in self.second.turns(list(self.groups.trained)):
             self.exchange(federation, clusters, [client for client in sampled if cluster_of.get(client) in clusters])
         self.groups.trained = self.second.end_round(self.groups.trained)
+        if self.second.serves_latest:
+            for z, model in self.groups.trained.items():
+                self.groups.served[z] = self.groups.served[z] | only(model, (SECONDARY,))
 
     def exchange(self, federation: Federation, clusters: Sequence[int], clients: Sequence[ClientId]) -> None:
         """Both phases with the clients of these clusters."""
@@ -145,7 +169,6 @@ class FedDAGStar(ClusteredMethod):
         if primary:
             for z, answered in replies.by_group(cluster_of):
                 model = before[z] | self.aggregate(z, answered)
-                # Clients use it with the secondary encoder that its head was trained beside.
                 self.groups.update(z, model, self._settings.smoothing, self.second.served(z, model))
         by_source = [(z, answered) for z, answered in replies.by_group(cluster_of) if z in visiting]
         self.groups.trained = self.second.returned(before, by_source, self.groups.trained)
@@ -192,7 +215,8 @@ class FedDAGStar(ClusteredMethod):
         cluster = self.membership.nearest(client)
         if cluster is None:
             number = self.groups.next_number
-            model = self.first_model(federation, number, reply.weights, reply.weights)
+            warm = self.mean_encoders([reply])
+            model = self.first_model(federation, number, warm, warm)
             cluster = self.groups.found(model | self.second.later_encoder(self.groups.trained, number))
             self.membership.place(client, cluster)
             self.second.founded(self.membership.grouping, cluster)
@@ -277,7 +301,8 @@ class FedDAG(FedDAGDagger):
         return sharing(self._settings)
 
     def grouping_options(self) -> dict[str, Any]:
-        return super().grouping_options() | {"sources": self._settings.sources, "alignment": self._settings.alignment}
+        own = self._settings
+        return super().grouping_options() | {"sources": own.sources, "alignment": own.alignment, "absent": own.absent}
 
 
 def _partition(cluster_of: Mapping[ClientId, int]) -> set[frozenset[ClientId]]:

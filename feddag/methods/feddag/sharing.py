@@ -41,6 +41,16 @@ class NoSecondary(Stateful):
         """The weight of Eq. 42."""
         return 0.0
 
+    @property
+    def starts_warm(self) -> bool:
+        """Whether first secondary encoders come from what clients trained in their warm-up."""
+        return False
+
+    @property
+    def serves_latest(self) -> bool:
+        """Whether clients use the secondary encoder as the round left it, or the one that their head knows."""
+        return False
+
     def start(self, federation: Federation, grouping: Grouping, first_cluster: Sequence[Signed]) -> None:
         """The clusters have been found; `first_cluster` is what the members of the first one signed."""
 
@@ -95,6 +105,14 @@ class AtHome(NoSecondary):
     def diversity(self) -> float:
         return self._own.diversity
 
+    @property
+    def starts_warm(self) -> bool:
+        return self._own.secondary_start == "warm" and not self.diversity
+
+    @property
+    def serves_latest(self) -> bool:
+        return self._own.secondary_served == "latest"
+
     def first_encoder(self, primary: Weights, everyone: Weights) -> Weights:
         start = self._own.secondary_start
         if start == "random" or self.diversity:  # A.11: with Eq. 42 both encoders start at random
@@ -103,7 +121,7 @@ class AtHome(NoSecondary):
 
     def later_encoder(self, models: Mapping[int, Weights], cluster: int) -> Weights:
         """Among those that it will be averaged with."""
-        if self._own.secondary_start != "warm" or self.diversity:
+        if not self.starts_warm:
             return {}
         self.trained = sorted({*self.trained, cluster}) if self.trained else []
         return mean_of([only(model, (SECONDARY,)) for model in models.values()], [1] * len(models))
@@ -217,9 +235,8 @@ class Sharing(AtHome):
 
     def founded(self, grouping: Grouping, cluster: int) -> None:
         own = self._settings
-        graph = complement_graph(
-            grouping.signatures, grouping.labels_, own.sources, own.alignment, rng(0, "complement")
-        )
+        chance = rng(grouping.seed, "complement")
+        graph = complement_graph(grouping.signatures, grouping.labels_, own.sources, own.alignment, chance, own.absent)
         self.graph = [*self.graph, *((cluster, source) for source in graph.sources_of(cluster))]
         if self.common:
             self.matched = [*self.matched, *self.match(grouping)[cluster:]]
