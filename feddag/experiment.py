@@ -27,7 +27,14 @@ DEFAULT_METHOD = "feddag"
 DEFAULT_CLIENTS = 20
 NOT_PART_OF_THE_RESULT = {"workers"}
 NEUTRAL: dict[str, Any] = {
-    **{"robust": "none", "least_per_class": 1, "samples_per_class": 1000, "vector_share": 0.0, "delta": 0.5},
+    **{
+        "join_round": 0,
+        "robust": "none",
+        "least_per_class": 1,
+        "samples_per_class": 1000,
+        "vector_share": 0.0,
+        "delta": 0.5,
+    },
     **{"warmup_epochs": 0, "warmup_start": "common", "warmup_balanced": True, "warmup_halves": True},
     **{"angles": "printed", "cut": "auto", "threshold": 0.0, "clusters": 0, "clustering": "agglomerative"},
     **{"cut_lambda": 0.01, "cut_gamma": 1.0, "cut_tau": 0.0, "absent": "rarest", "secondary_served": "known"},
@@ -103,8 +110,9 @@ class Experiment(BaseModel):
     )
     evaluate: Literal["test", "validation"] = Field("test", description="which samples accuracy is measured on")
     holdout: float = Field(
-        PartitionSettings.holdout, ge=0, lt=1, description="share of clients that join only after the last round"
+        PartitionSettings.holdout, ge=0, lt=1, description="share of clients that join later: after the last round"
     )
+    join_round: int = Field(0, ge=0, description="round in which those join and take part from then on (0: after all)")
     drift_round: int = Field(0, ge=0, description="round from which some clients hold other data (0: never)")
     drift_share: float = Field(0.2, gt=0, le=1, description="share of clients that drift, by exchanging what they hold")
     attack: Attack = Field("none", description="how some clients lie, to see what that does")
@@ -159,6 +167,12 @@ class Experiment(BaseModel):
                 raise FeddagError(f"'{short(name)}' is not a field of an experiment{nearest(name, known)}")
         if self.evaluate == "validation" and self.validation == 0:
             raise FeddagError("evaluate = 'validation' needs validation above 0, and validation = 0.0")
+        if self.join_round > self.rounds:
+            raise FeddagError(f"join_round = {self.join_round} is after the last round, and rounds = {self.rounds}")
+        if self.join_round and not self.holdout:
+            raise FeddagError(
+                f"join_round = {self.join_round} needs holdout above 0: the share of clients that join then"
+            )
         if self.drift_round > self.rounds:
             raise FeddagError(f"drift_round = {self.drift_round} is after the last round, and rounds = {self.rounds}")
         _ = self.settings

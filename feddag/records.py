@@ -183,6 +183,8 @@ class ResultRecord(TypedDict):
     accuracy_best: AccuracyRecord
     accuracy_honest: NotRequired[AccuracyRecord | None]
     attackers: NotRequired[list[int]]
+    joined: NotRequired[list[Count]]
+    accuracy_joined: NotRequired[AccuracyRecord | None]
     accuracy_unseen: NotRequired[AccuracyRecord | None]
     accuracy_unseen_finetuned: NotRequired[AccuracyRecord | None]
     accuracy_by_round: NotRequired[list[Share]]

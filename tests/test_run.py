@@ -419,3 +419,28 @@ def test_a_warm_up_that_diverges_costs_the_client_and_not_the_run(in_tmp: Path, 
     assert run.history[0]["missing"] == {"2": "answered with a value that is not finite"}
     with pytest.raises(FeddagError, match="no client could be grouped: answered with a value that is not finite"):
         feddag.run(feddag.Experiment(method="feddag", lr=1e6, **QUICK))
+
+
+@pytest.mark.parametrize("method", ["feddag", "fedavg", "ifca", "local", "oracle"])
+def test_clients_that_arrive_take_part_from_then_on(tmp_path: Path, method: str) -> None:
+    experiment = feddag.Experiment(method=method, holdout=0.25, join_round=3, **QUICK | {"participation": 1.0})
+    whole = feddag.run(experiment, tmp_path / "whole")
+    late = whole.result["joined"]
+    assert late and whole.result["held_out"] == [] and set(late) <= set(whole.result["participants"])
+    before, since = whole.history[1]["clients"], whole.history[2]["clients"]
+    assert not set(before) & set(late) and set(since) == {*before, *late}
+    work = whole.result["by_client"]["sample_passes"]
+    assert all(work[client] > 0 for client in late)  # they train, too
+    assert len(whole.result["accuracy_joined"]["per_client"]) == len(late)
+    for rounds in (2, 3):  # a stop just before they join, and just after
+        with pytest.raises(StopError):
+            feddag.run(experiment, tmp_path / str(rounds), observer=stop_after(rounds))
+        resumed = feddag.run(experiment, tmp_path / str(rounds), resume=True)
+        assert without_seconds(resumed.result) == without_seconds(whole.result)
+
+
+def test_a_round_to_join_in_needs_clients_who_do() -> None:
+    with pytest.raises(FeddagError, match="join_round = 2 needs holdout above 0"):
+        feddag.Experiment(join_round=2)
+    with pytest.raises(FeddagError, match="join_round = 9 is after the last round, and rounds = 4"):
+        feddag.Experiment(join_round=9, holdout=0.2, rounds=4)

@@ -82,12 +82,15 @@ def show_clustering(console: Console, result: ResultRecord) -> None:
 
 def show_changes(console: Console, result: ResultRecord) -> None:
     """A line on the clients that joined last, and one on those that drifted, if there were any."""
+    placed = result.get("unseen_placed_right")
+    right = [f"{placed:.0%} placed in the cluster of their true group"] if placed is not None else []
     if unseen := result.get("accuracy_unseen"):
-        tuned, placed = result.get("accuracy_unseen_finetuned"), result.get("unseen_placed_right")
-        shown = [f"accuracy {unseen['mean']:.3f}"]
-        shown += [f"tuned {tuned['mean']:.3f}"] if tuned else []
-        shown += [f"{placed:.0%} placed in the cluster of their true group"] if placed is not None else []
+        tuned = result.get("accuracy_unseen_finetuned")
+        shown = [f"accuracy {unseen['mean']:.3f}", *([f"tuned {tuned['mean']:.3f}"] if tuned else []), *right]
         print_line(console, f"joined last: {_clients(len(result['held_out']))}; {', '.join(shown)}")
+    if joined := result.get("accuracy_joined"):
+        shown = [f"accuracy {joined['mean']:.3f}", *right]
+        print_line(console, f"joined on the way: {_clients(len(result['joined']))}; {', '.join(shown)}")
     if drift := result.get("drift"):
         known = {stage: mean for stage, mean in drift["accuracy_drifting"].items() if mean is not None}
         curve = ", ".join(f"{stage} {mean:.3f}" for stage, mean in known.items())

@@ -52,6 +52,9 @@ def read_result(path: Path) -> ResultRecord | None:
     late = [result.get("accuracy_unseen"), result.get("accuracy_unseen_finetuned")]
     if any(block is not None and len(block["per_client"]) != len(result["held_out"]) for block in late):
         raise damaged(path, "there is not one accuracy for each client that was held out")
+    joined = result.get("accuracy_joined")
+    if joined is not None and len(joined["per_client"]) != len(result.get("joined", ())):
+        raise damaged(path, "there is not one accuracy for each client that joined")
     if clients < 1 or not _are_distinct([*result["participants"], *result["held_out"]], clients):
         raise damaged(path, "participants and held_out are not distinct clients of this run")
     if any(groups is not None and len(groups) != clients for groups in (result["truth"], result["clusters"])):

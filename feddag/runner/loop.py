@@ -122,6 +122,8 @@ class Loop:
         """A round; one that left models nobody can use is undone, and repeated without whoever caused it."""
         while True:
             self.federation.begin_round(number)
+            if 0 < self.experiment.join_round <= number:
+                self.federation.admit(self.context.held_out)
             self._welcome()
             self.method.round(self.federation, self.method.sample(self.federation))
             for client, times in self.method.suspects().items():
@@ -240,7 +242,11 @@ class Loop:
         if self.context.attackers:
             honest = [client for client in clients if client not in self.context.attackers]
             blocks["accuracy_honest"] = over_rounds(np.mean, tail(history), honest)
-        if unseen := self.context.held_out:
+        late = self.context.held_out
+        joined, unseen = (late, ()) if self.experiment.join_round else ((), late)
+        if joined:
+            blocks["accuracy_joined"] = over_rounds(np.mean, tail(history), joined)
+        if unseen:
             self.federation.admit(unseen)
             self.method.join(self.federation, unseen)
             blocks["accuracy_unseen"] = block(self.evaluation.scores(unseen)[0])
@@ -248,8 +254,8 @@ class Loop:
         clusters = self.method.clusters()
         clustering = None if clusters is None else score_groups(clusters, truth, self.context.class_counts)
         right = None
-        if clusters is not None and truth is not None and unseen:
-            right = placed_right(clusters, truth, clients, unseen)
+        if clusters is not None and truth is not None and late:
+            right = placed_right(clusters, truth, sorted(set(clients).difference(late)), late)
         found = {
             "schema": SCHEMA,
             "key": self.key,
@@ -257,7 +263,8 @@ class Loop:
             "model": self.context.model.name,
             "clients": self.context.clients,
             "participants": list(clients),
-            "held_out": list(self.context.held_out),
+            "held_out": list(unseen),
+            **({"joined": list(joined)} if joined else {}),
             **{name: block.as_record() if block else None for name, block in blocks.items()},
             "accuracy_by_round": [record["accuracy"]["mean"] for record in history],
             "volatility": volatility(history, clients),

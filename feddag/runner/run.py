@@ -246,7 +246,7 @@ def run_on(
     try:
         loop = Loop(experiment, files, context, engine, observer)
         result = files.finish(loop.run_to_end(resume))
-        if context.held_out:  # whoever joined after the last round has a model, too
+        if result["held_out"]:  # whoever joined after the last round has a model, too
             loop.checkpoint(experiment.rounds)
             files.make_durable()
     finally:
