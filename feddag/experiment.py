@@ -156,7 +156,11 @@ class Experiment(BaseModel):
             raise FeddagError("evaluate = 'validation' needs validation above 0, and validation = 0.0")
         if self.drift_round > self.rounds:
             raise FeddagError(f"drift_round = {self.drift_round} is after the last round, and rounds = {self.rounds}")
-        _ = self.settings
+        if self.settings.smoothing and not self.method_class.smooths:
+            raise FeddagError(
+                f"smoothing = {self.settings.smoothing} does nothing with method = '{self.method}': its clients use "
+                "the models of the last round"
+            )
         return self
 
     def _check_method(self) -> None:
@@ -186,7 +190,8 @@ class Experiment(BaseModel):
     @property
     def local(self) -> LocalSettings:
         """How clients train."""
-        return LocalSettings(**{name: getattr(self, name) for name in LocalSettings.__dataclass_fields__})
+        known = dict(self) | {"balanced": self.settings.balanced}
+        return LocalSettings(**{name: known[name] for name in LocalSettings.__dataclass_fields__})
 
     def divide(self, dataset: Dataset) -> Partition:
         """Give the dataset's samples to clients."""
@@ -216,7 +221,8 @@ class Experiment(BaseModel):
     def key(self) -> str:
         """What this experiment's result is kept under: equal for equal results, whatever the number of workers."""
         identity = {name: value for name, value in self.resolved().items() if name not in NOT_PART_OF_THE_RESULT}
-        identity = {name: value for name, value in identity.items() if NEUTRAL.get(name, ...) != value}
+        neutral = {**NEUTRAL, **self.method_class.Settings.came_later}
+        identity = {name: value for name, value in identity.items() if neutral.get(name, ...) != value}
         identity["revision"] = self.method_class.revision
         if _is_own(self.dataset):
             identity["dataset"] = fingerprint(Path(self.dataset))  # what is in it, not where it lies

@@ -14,7 +14,7 @@ from torch import Tensor
 from feddag.client.trainer import LocalSettings, Penalty, Pull, Trainer
 from feddag.models import ModelSpec
 from feddag.rng import rng, stream_key
-from feddag.weights import ClientId, ModelSource, Own, Ref, Weights, kept, overlaid
+from feddag.weights import ClientId, ModelSource, Own, Ref, Weights, keeping, kept, overlaid
 
 NUMBER_BYTES = 8  # what one number costs on the wire
 
@@ -134,10 +134,9 @@ class Client:
             raise LookupError("the first step of a job has no step before it to take weights from")
         return self.current
 
-    def keep(self, name: str, weights: Weights) -> None:
-        """Remember weights under a name; `Own(name)` finds them again in later rounds."""
-        others = {key: value for key, value in self.state.items() if not key.startswith(name + "/")}
-        self.state = others | {f"{name}/{key}": value for key, value in weights.items()}
+    def keep(self, name: str, weights: Weights, smoothing: float = 0.0) -> None:
+        """Remember weights under a name: `Own(name)` finds them again in later rounds, and `used` their mean."""
+        self.state = keeping(self.state, name, weights, smoothing)
 
     def fit(
         self,

@@ -37,6 +37,7 @@ class LocalSettings:
     lr: float = 0.01
     momentum: float = 0.5
     weight_decay: float = 1e-4
+    balanced: bool = False
 
 
 class Pull(NamedTuple):
