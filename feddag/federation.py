@@ -123,9 +123,12 @@ class Traffic:
     """Samples that passed through training."""
     scored: Counter[str] = field(default_factory=Counter)
     """Samples that only passed forward: a method's own scoring, not the run's measurements."""
+    flops: Counter[str] = field(default_factory=Counter)
+    """Arithmetic of training."""
     up_by_client: Counter[ClientId] = field(default_factory=Counter)
     down_by_client: Counter[ClientId] = field(default_factory=Counter)
     samples_by_client: Counter[ClientId] = field(default_factory=Counter)
+    flops_by_client: Counter[ClientId] = field(default_factory=Counter)
 
 
 class Federation:
@@ -279,6 +282,8 @@ class Federation:
                 traffic.up[step.phase or self.phase] += result.nbytes
                 traffic.samples[step.phase or self.phase] += result.samples
                 traffic.scored[step.phase or self.phase] += result.scored
+                traffic.flops[step.phase or self.phase] += result.flops
                 traffic.samples_by_client[reply.client] += result.samples
+                traffic.flops_by_client[reply.client] += result.flops
             traffic.up[self.phase] += NUMBER_BYTES  # the sample count
             traffic.up_by_client[reply.client] += reply.nbytes

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class Result:
     """What one step gives back.
 
     `samples` counts the samples that passed through training, epochs included; `scored` those that only passed forward.
+    `flops` is the arithmetic of training; that of `Client.fit` is added by itself.
     """
 
     weights: Weights | None = None
@@ -31,6 +32,7 @@ class Result:
     arrays: dict[str, Tensor] = field(default_factory=dict)
     samples: int = 0
     scored: int = 0
+    flops: int = 0
     more: dict[str, Weights] = field(default_factory=dict)
     """Further sets of weights by name, for a step that makes several."""
 
@@ -118,6 +120,8 @@ class Client:
     step: int = 0
     least_per_class: int = 1
     """Classes of fewer samples are left out of what the client tells about its data."""
+    flops: int = 0
+    """Of all training so far."""
 
     def weights(self, source: ModelSource) -> Weights:
         """The weights a step asked for."""
@@ -150,6 +154,7 @@ class Client:
         penalty: Penalty | None = None,
     ) -> tuple[Weights, Tensor]:
         """Train on this client's samples in the given batches; the new weights, and the loss of every step."""
+        self.flops += self.trainer.flops(self.x, batches, parts, penalty)
         return self.trainer.fit(
             start,
             self.x,
@@ -189,8 +194,9 @@ def perform(steps: Sequence[Step], client: Client) -> list[Result]:
     """Do a job's steps in order, each from what the one before left."""
     results = []
     for number, step in enumerate(steps):
-        client.step = number
-        results.append(step.run(client))
+        client.step, before = number, client.flops
+        result = step.run(client)
+        results.append(replace(result, flops=result.flops + client.flops - before))
     return results
 
 

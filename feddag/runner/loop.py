@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from feddag.answers import far_beyond
+from feddag.client.flops import forward_flops
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.federation import Engine, Federation, Traffic
@@ -178,6 +179,7 @@ class Loop:
             "bytes_up": traffic.up.total(),
             "bytes_down": traffic.down.total(),
             "sample_passes": traffic.samples.total(),
+            "training_flops": traffic.flops.total(),
             "missing": {str(client): reason for client, reason in self.federation.missing.items()},
             "events": [event.as_record() for event in self.federation.events()],
         }
@@ -268,7 +270,7 @@ class Loop:
             "clustering": clustering,
             "unseen_placed_right": right,
             "drift": self._drift(history) if self.context.drifting else None,
-            **_traffic_block(self.federation.traffic, self.context.clients),
+            **_traffic_block(self.federation.traffic, self.context),
             "answers_missing": sum(len(record["missing"]) for record in history),
             "partition_checksum": self.context.partition_checksum,
             "seconds": round(self._seconds(), 3),
@@ -285,13 +287,15 @@ class Loop:
         return drift_report(history, self.experiment.drift_round, drifting, others)
 
 
-def _traffic_block(traffic: Traffic, clients: int) -> dict[str, object]:
+def _traffic_block(traffic: Traffic, context: RunContext) -> dict[str, object]:
     """What travelled and what was computed, as it stands in result.json."""
     by_client = {
         "bytes_up": traffic.up_by_client,
         "bytes_down": traffic.down_by_client,
         "sample_passes": traffic.samples_by_client,
+        "training_flops": traffic.flops_by_client,
     }
+    clients = range(context.clients)
     return {
         "bytes_up": traffic.up.total(),
         "bytes_down": traffic.down.total(),
@@ -299,7 +303,10 @@ def _traffic_block(traffic: Traffic, clients: int) -> dict[str, object]:
         "sample_passes": traffic.samples.total(),
         "sample_passes_by_phase": dict(traffic.samples),
         "samples_scored": traffic.scored.total(),
-        "by_client": {name: [counted[client] for client in range(clients)] for name, counted in by_client.items()},
+        "training_flops": traffic.flops.total(),
+        "training_flops_by_phase": dict(traffic.flops),
+        "scoring_flops": traffic.scored.total() * forward_flops(context.model),
+        "by_client": {name: [counted[client] for client in clients] for name, counted in by_client.items()},
     }
 
 
