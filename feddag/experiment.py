@@ -58,6 +58,7 @@ class Experiment(BaseModel):
     partition: str = Field("label-skew", description="how clients get their samples: " + ", ".join(PARTITIONS))
     clients: int | None = Field(None, ge=1, description="number of clients (20; with natural: all that the data name)")
     rounds: int = Field(30, ge=1, description="communication rounds after any warm-up")
+    training_flops: int = Field(0, ge=0, description="rounds go on until training has taken so many FLOPs (0: no)")
     seed: int = Field(0, ge=0, description="everything random follows from it")
     # how clients' data differ
     label_fraction: float = Field(
@@ -127,7 +128,8 @@ class Experiment(BaseModel):
     @classmethod
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
         for name, value in values.items():
-            if isinstance(value, int) and abs(value) > (LARGEST if name != "seed" else LARGEST**4):
+            most = LARGEST**4 if name in ("seed", "training_flops") else LARGEST
+            if isinstance(value, int) and abs(value) > most:
                 raise FeddagError(f"{short(name)} = {short(value)} is not allowed: it is too large a number")
         dataset = values.get("dataset", "digits")
         if isinstance(dataset, str) and _is_own(dataset):
@@ -193,6 +195,10 @@ class Experiment(BaseModel):
         known = dict(self) | {"balanced": self.settings.balanced}
         return LocalSettings(**{name: known[name] for name in LocalSettings.__dataclass_fields__})
 
+    def is_over(self, rounds: int, flops: int) -> bool:
+        """Whether so many rounds, and what they took to train, are all that was asked for."""
+        return rounds >= self.rounds and flops >= self.training_flops
+
     def divide(self, dataset: Dataset) -> Partition:
         """Give the dataset's samples to clients."""
         settings = {name: getattr(self, name) for name in settings_of(self.partition)}
@@ -213,6 +219,7 @@ class Experiment(BaseModel):
     def resolved(self) -> dict[str, Any]:
         """Every field that has a say in this run, with its value."""
         unused = {name for other in PARTITIONS for name in settings_of(other)} - set(settings_of(self.partition))
+        unused |= {"training_flops"} if self.training_flops == 0 else set()
         unused |= {"drift_round", "drift_share"} if self.drift_round == 0 else set()
         unused |= {"attack", "attackers"} if self.attack == "none" else set()
         own = {name: getattr(self, name) for name in type(self).model_fields if name not in unused}

@@ -203,6 +203,7 @@ class ResultRecord(TypedDict):
     samples_scored: NotRequired[Count]
     training_flops: NotRequired[Flops]
     training_flops_by_phase: NotRequired[dict[str, Flops]]
+    training_flops_by_round: NotRequired[list[Flops]]
     scoring_flops: NotRequired[Flops]
     by_client: NotRequired[dict[str, list[Flops]]]
     answers_missing: Count

@@ -18,8 +18,8 @@ from feddag.client.train import Train
 from feddag.deploy.node import known_steps
 from feddag.engines.flower.grid import from_record, size_of
 from feddag.engines.flower.wire import (
-    PROTOCOL,
     DTYPES,
+    PROTOCOL,
     JobId,
     Message,
     WireError,
