@@ -16,6 +16,8 @@ from typing import Any
 from feddag.bench import attacks as bench_attacks
 from feddag.bench import groups as bench_groups
 from feddag.experiment import read_experiments
+from feddag.runner.level import span, stabilisers
+from feddag.runner.paired import paired_difference
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / name for name in ("results.md", "fidelity.md", "security.md")]
@@ -35,6 +37,18 @@ def kept(file: str, method: str, seeds: Sequence[int], **fields: Any) -> dict[in
     return found
 
 
+def kept_level(file: str, method: str, costliest: str, seeds: Sequence[int], **fields: Any) -> dict[int, Path]:
+    """The kept results of a level comparison in which this method was the costliest."""
+    equal = {**stabilisers(), **fields}
+    most = kept(file, costliest, seeds, **equal)
+    if method == costliest:
+        return most
+    found: dict[int, Path] = {}
+    for seed, path in most.items():
+        found |= kept(file, method, [seed], **equal, training_flops=read(path).get("training_flops", 0))
+    return found
+
+
 def read(path: Path) -> Mapping[str, Any]:
     result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return result
@@ -50,11 +64,20 @@ class Row:
     paper: str = ""
     fields: Mapping[str, Any] = field(default_factory=dict)
     seeds: Sequence[int] = (0, 1, 2)
+    costliest: str = ""
+    """Of a level comparison: the method whose training FLOPs all others were given."""
+
+    @property
+    def files(self) -> dict[int, Path]:
+        """Its kept results, by seed."""
+        if self.costliest:
+            return kept_level(self.file, self.method, self.costliest, self.seeds, **self.fields)
+        return kept(self.file, self.method, self.seeds, **self.fields)
 
 
 @dataclass(frozen=True)
 class Table:
-    """The text of the first column's head, the other columns' names, and the rows."""
+    """The text of the first column's head, the other columns' names (`vs METHOD`: paired difference), and the rows."""
 
     head: str
     columns: Sequence[str]
@@ -98,6 +121,8 @@ COLUMNS: dict[str, Callable[[Results], str]] = {
     "best over rounds": of("accuracy_best"),
     "volatility": lambda results: spread([one["volatility"] for one in results]),
     "sample passes": lambda results: f"{statistics.mean(one['sample_passes'] for one in results) / 1e6:.1f} M",
+    "TFLOP": lambda results: f"{statistics.mean(one['training_flops'] for one in results) / 1e12:.3g}",
+    "rounds": lambda results: span(one["rounds"] for one in results),
     "MB up / down per client": lambda rs: f"{megabytes(rs, 'bytes_up')} / {megabytes(rs, 'bytes_down')}",
     "groups found": groups,
     "newcomers": of("accuracy_unseen"),
@@ -307,19 +332,35 @@ TABLES = {
 
 
 def files_of(row: Row) -> list[Path]:
-    return list(kept(row.file, row.method, row.seeds, **row.fields).values())
+    return list(row.files.values())
+
+
+def against(table: Table, row: Row, method: str) -> str:
+    """How far a row is from the row of another method, seed by seed, with the 95 % interval of the mean."""
+    [other] = [one for one in table.rows if one.method == method]
+    if other is row:
+        return ""
+    one_by_seed, other_by_seed = (
+        {seed: read(path)["accuracy"]["mean"] for seed, path in each.files.items()} for each in (row, other)
+    )
+    return str(paired_difference(one_by_seed, other_by_seed) or "")
 
 
 def line(table: Table, row: Row) -> str | None:
     """One row of a table, or nothing where it was not run."""
-    found = kept(row.file, row.method, row.seeds, **row.fields)
+    found = row.files
     if not found:
         return None
     label = row.label or f"`{row.method}`"
     if len(found) < len(row.seeds):
         label += f", seed {' and '.join(map(str, found))}"
     results = list(map(read, found.values()))
-    cells = [row.paper if name == "paper" else COLUMNS[name](results) for name in table.columns]
+    cells = []
+    for name in table.columns:
+        if name.startswith("vs "):
+            cells.append(against(table, row, name.removeprefix("vs ")))
+        else:
+            cells.append(row.paper if name == "paper" else COLUMNS[name](results))
     return f"| {' | '.join([label, *cells])} |\n"
 
 

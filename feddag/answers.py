@@ -17,6 +17,7 @@ from feddag.models import ModelSpec
 from feddag.weights import ClientId, Weights, part_of
 
 MOST_SAMPLES = 2**40  # samples, and passes over them, that a client may claim
+MOST_FLOPS = 2**63  # of one step
 LARGEST_WEIGHT = 1e9  # beyond it float32 leaves nothing to learn with: the next steps would overflow
 FAR_BEYOND = 1e4  # times the usual largest weight: nobody's honest training ends there
 FEWEST_COMPARED = 3  # answers that tell what is usual
@@ -61,7 +62,7 @@ class Inspector:
         return None
 
     def _problem_of(self, step: Step, result: Result, measuring: bool) -> str | None:
-        if not (_is_count(result.samples) and _is_count(result.scored)):
+        if not (_is_count(result.samples) and _is_count(result.scored) and _is_count(result.flops, MOST_FLOPS)):
             return "claims a number of samples that cannot be"
         if not all(map(_is_number, result.numbers.values())):
             return "answered with a number that is not one"
@@ -131,8 +132,8 @@ def _is_finite(tensor: Tensor) -> bool:
     return bool(np.isfinite(tensor.numpy()).all())
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_SAMPLES
+def _is_count(value: object, most: int = MOST_SAMPLES) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def _is_number(value: object) -> bool:

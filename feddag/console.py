@@ -51,16 +51,23 @@ def print_line(console: Console, text: str = "") -> None:
 
 
 @contextlib.contextmanager
-def progress(console: Console, title: str, rounds: int) -> "Iterator[Observer]":
-    """A live bar with round, accuracy and time left; a line now and then when piped."""
+def progress(console: Console, title: str, rounds: int, flops: int = 0) -> "Iterator[Observer]":
+    """A live bar with round, accuracy and time left; a line now and then when piped.
+
+    Where rounds go on until training has taken so many FLOPs, their number is reckoned from what they took so far.
+    """
+
+    def expected(record: RoundRecord) -> int:
+        taken = record.get("training_flops", 0)
+        return max(rounds, -(-record["round"] * flops // taken)) if flops and taken else rounds
+
     if not console.is_terminal:
-        every = max(1, rounds // PLAIN_PROGRESS_LINES)
 
         def report(record: RoundRecord) -> None:
-            if record["round"] % every == 0 or record["round"] == rounds:
-                print_line(
-                    console, f"{title}: round {record['round']}/{rounds}, accuracy {record['accuracy']['mean']:.3f}"
-                )
+            number, all_of_them = record["round"], expected(record)
+            if number % max(1, all_of_them // PLAIN_PROGRESS_LINES) == 0 or number == all_of_them:
+                accuracy = f"accuracy {record['accuracy']['mean']:.3f}"
+                print_line(console, f"{title}: round {number}/{all_of_them}, {accuracy}")
 
         yield report
         return
@@ -75,4 +82,9 @@ def progress(console: Console, title: str, rounds: int) -> "Iterator[Observer]":
     )
     with Progress(*columns, console=console) as bar:
         task = bar.add_task(harmless(title), total=rounds, accuracy="  -  ")
-        yield lambda record: bar.update(task, completed=record["round"], accuracy=f"{record['accuracy']['mean']:.3f}")
+        yield lambda record: bar.update(
+            task,
+            completed=record["round"],
+            total=expected(record),
+            accuracy=f"{record['accuracy']['mean']:.3f}",
+        )

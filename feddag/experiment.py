@@ -70,6 +70,7 @@ class Experiment(BaseModel):
     partition: str = Field("label-skew", description="how clients get their samples: " + ", ".join(PARTITIONS))
     clients: int | None = Field(None, ge=1, description="number of clients (20; with natural: all that the data name)")
     rounds: int = Field(30, ge=1, description="communication rounds after any warm-up")
+    training_flops: int = Field(0, ge=0, description="rounds go on until training has taken so many FLOPs (0: no)")
     seed: int = Field(0, ge=0, description="everything random follows from it")
     # how clients' data differ
     label_fraction: float = Field(
@@ -140,7 +141,8 @@ class Experiment(BaseModel):
     @classmethod
     def _fill_in(cls, values: dict[str, Any]) -> dict[str, Any]:
         for name, value in values.items():
-            if isinstance(value, int) and abs(value) > (LARGEST if name != "seed" else LARGEST**4):
+            most = LARGEST**4 if name in ("seed", "training_flops") else LARGEST
+            if isinstance(value, int) and abs(value) > most:
                 raise FeddagError(f"{short(name)} = {short(value)} is not allowed: it is too large a number")
         dataset = values.get("dataset", "digits")
         if isinstance(dataset, str) and _is_own(dataset):
@@ -175,7 +177,11 @@ class Experiment(BaseModel):
             )
         if self.drift_round > self.rounds:
             raise FeddagError(f"drift_round = {self.drift_round} is after the last round, and rounds = {self.rounds}")
-        _ = self.settings
+        if self.settings.smoothing and not self.method_class.smooths:
+            raise FeddagError(
+                f"smoothing = {self.settings.smoothing} does nothing with method = '{self.method}': its clients use "
+                "the models of the last round"
+            )
         return self
 
     def _check_method(self) -> None:
@@ -205,7 +211,12 @@ class Experiment(BaseModel):
     @property
     def local(self) -> LocalSettings:
         """How clients train."""
-        return LocalSettings(**{name: getattr(self, name) for name in LocalSettings.__dataclass_fields__})
+        known = dict(self) | {"balanced": self.settings.balanced}
+        return LocalSettings(**{name: known[name] for name in LocalSettings.__dataclass_fields__})
+
+    def is_over(self, rounds: int, flops: int) -> bool:
+        """Whether so many rounds, and what they took to train, are all that was asked for."""
+        return rounds >= self.rounds and flops >= self.training_flops
 
     def divide(self, dataset: Dataset) -> Partition:
         """Give the dataset's samples to clients."""
@@ -227,6 +238,7 @@ class Experiment(BaseModel):
     def resolved(self) -> dict[str, Any]:
         """Every field that has a say in this run, with its value."""
         unused = {name for other in PARTITIONS for name in settings_of(other)} - set(settings_of(self.partition))
+        unused |= {"training_flops"} if self.training_flops == 0 else set()
         unused |= {"drift_round", "drift_share"} if self.drift_round == 0 else set()
         unused |= {"attack", "attackers"} if self.attack == "none" else set()
         own = {name: getattr(self, name) for name in type(self).model_fields if name not in unused}
@@ -235,7 +247,8 @@ class Experiment(BaseModel):
     def key(self) -> str:
         """What this experiment's result is kept under: equal for equal results, whatever the number of workers."""
         identity = {name: value for name, value in self.resolved().items() if name not in NOT_PART_OF_THE_RESULT}
-        identity = {name: value for name, value in identity.items() if NEUTRAL.get(name, ...) != value}
+        neutral = {**NEUTRAL, **self.method_class.Settings.came_later}
+        identity = {name: value for name, value in identity.items() if neutral.get(name, ...) != value}
         identity["revision"] = self.method_class.revision
         if _is_own(self.dataset):
             identity["dataset"] = fingerprint(Path(self.dataset))  # what is in it, not where it lies

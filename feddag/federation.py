@@ -123,9 +123,12 @@ class Traffic:
     """Samples that passed through training."""
     scored: Counter[str] = field(default_factory=Counter)
     """Samples that only passed forward: a method's own scoring, not the run's measurements."""
+    flops: Counter[str] = field(default_factory=Counter)
+    """Arithmetic of training."""
     up_by_client: Counter[ClientId] = field(default_factory=Counter)
     down_by_client: Counter[ClientId] = field(default_factory=Counter)
     samples_by_client: Counter[ClientId] = field(default_factory=Counter)
+    flops_by_client: Counter[ClientId] = field(default_factory=Counter)
 
 
 class Federation:
@@ -155,7 +158,7 @@ class Federation:
         self.truth = truth
         """The true group of each client: for a method that `needs_truth`, in simulation only."""
         self.rounds = rounds
-        """How many rounds there will be."""
+        """How many rounds there will be; with `training_flops` in the experiment, how many at least."""
         self.round = 0
         """0 while the method starts, then 1, 2, ..."""
         self.phase = "train"
@@ -284,6 +287,8 @@ class Federation:
                 traffic.up[step.phase or self.phase] += result.nbytes
                 traffic.samples[step.phase or self.phase] += result.samples
                 traffic.scored[step.phase or self.phase] += result.scored
+                traffic.flops[step.phase or self.phase] += result.flops
                 traffic.samples_by_client[reply.client] += result.samples
+                traffic.flops_by_client[reply.client] += result.flops
             traffic.up[self.phase] += NUMBER_BYTES  # the sample count
             traffic.up_by_client[reply.client] += reply.nbytes

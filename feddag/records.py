@@ -23,6 +23,7 @@ class Between:
 
 LARGEST = 2**53  # beyond, JSON and floating point do not tell whole numbers apart
 Count = Annotated[int, Between(0, LARGEST)]
+Flops = Annotated[int, Between(0, 2**90)]
 Size = Annotated[int, Between(1, 2**31)]
 Seed = Annotated[int, Between(0, 2**256)]
 Number = Annotated[float, Between(-1e15, 1e15)]
@@ -99,6 +100,7 @@ class RoundRecord(TypedDict):
     bytes_up: Count
     bytes_down: Count
     sample_passes: Count
+    training_flops: NotRequired[Flops]
     missing: dict[str, str]
     events: list[EventRecord | str]
     seconds: NotRequired[Amount]
@@ -201,7 +203,11 @@ class ResultRecord(TypedDict):
     sample_passes: Count
     sample_passes_by_phase: NotRequired[dict[str, Count]]
     samples_scored: NotRequired[Count]
-    by_client: NotRequired[dict[str, list[Count]]]
+    training_flops: NotRequired[Flops]
+    training_flops_by_phase: NotRequired[dict[str, Flops]]
+    training_flops_by_round: NotRequired[list[Flops]]
+    scoring_flops: NotRequired[Flops]
+    by_client: NotRequired[dict[str, list[Flops]]]
     answers_missing: Count
     partition_checksum: str | None
     history_sha256: NotRequired[str]

@@ -27,6 +27,7 @@ from feddag.weights import (
     Ref,
     Weights,
     digest,
+    keeping,
     kept,
     nbytes,
     only,
@@ -83,7 +84,9 @@ class FakeEngine(Engine):
                 results.append(answer(self, job.client, step, current))
                 current = current | (results[-1].weights or {})
                 if isinstance(step, Train) and step.keep is not None:
-                    self._keep(job.client, round, step.keep, results[-1].weights or {})
+                    _, known = self.memory.get(job.client, (0, {}))
+                    now = keeping(known, step.keep, results[-1].weights or {}, step.smoothing)
+                    self.memory[job.client] = round, now
                     results[-1] = results[-1] if step.send else Result(numbers=results[-1].numbers)
             replies.append(Reply(job.client, results, self.samples[job.client]))
         return replies, {job.client: "silent" for job in jobs if job.client in self.silent}
@@ -108,11 +111,6 @@ class FakeEngine(Engine):
 
     def close(self) -> None:
         """Nothing to let go of."""
-
-    def _keep(self, client: ClientId, round: int, name: str, weights: Weights) -> None:
-        _, known = self.memory.get(client, (0, {}))
-        others = {key: value for key, value in known.items() if not key.startswith(f"{name}/")}
-        self.memory[client] = round, others | {f"{name}/{key}": value for key, value in weights.items()}
 
 
 def _train(engine: FakeEngine, client: ClientId, step: Train, current: Weights) -> Result:

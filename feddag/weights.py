@@ -1,7 +1,7 @@
 """Models as plain data: named tensors, references to them, and where a step takes its weights from."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -74,6 +74,61 @@ def kept(state: Weights, name: str) -> Weights:
     {'w': tensor([0.])}
     """
     return {key.removeprefix(f"{name}/"): value for key, value in state.items() if key.startswith(f"{name}/")}
+
+
+def keeping(state: Weights, name: str, weights: Weights, smoothing: float = 0.0) -> Weights:
+    """A client's memory with weights under a name; with smoothing, also their mean over rounds: what `used` names.
+
+    >>> state = keeping({}, "model", {"w": torch.tensor([0.0])}, smoothing=0.5)
+    >>> state = keeping(state, "model", {"w": torch.tensor([3.0])}, smoothing=0.5)
+    >>> kept(state, "model"), kept(state, used("model", 0.5).name)
+    ({'w': tensor([3.])}, {'w': tensor([2.])})
+    """
+    now = {name: weights}
+    if smoothing:
+        mean, rounds = used(name, smoothing).name, f"{name} rounds"
+        done = kept(state, rounds).get("done", torch.zeros(1, dtype=torch.int64)) + 1
+        now |= {mean: smoothed(kept(state, mean), weights, smoothing, int(done)), rounds: {"done": done}}
+    others = {key: value for key, value in state.items() if not key.startswith(tuple(f"{name}/" for name in now))}
+    return others | {f"{name}/{key}": value for name, table in now.items() for key, value in table.items()}
+
+
+def used(name: str, smoothing: float) -> Own:
+    """What a client uses of the weights that it keeps under a name: themselves, or their mean over rounds."""
+    return Own(f"{name} used" if smoothing else name)
+
+
+def mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:
+    """The weighted mean; integer entries (a counter of batches) are taken from the first.
+
+    Sums run in float64 and in the given order, so they are the same wherever they run.
+
+    >>> mean_of([{"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}], [3, 1])
+    {'w': tensor([1.])}
+    """
+    total = float(sum(shares))
+    mean = {}
+    for name, first in weights[0].items():
+        if not first.is_floating_point():
+            mean[name] = first.clone()
+            continue
+        entry = torch.zeros(first.shape, dtype=torch.float64)
+        for item, share in zip(weights, shares, strict=True):
+            entry.add_(item[name], alpha=share / total)
+        mean[name] = entry.to(first.dtype)
+    return mean
+
+
+def smoothed(before: Weights, newest: Weights, smoothing: float, done: int) -> Weights:
+    """The mean of the models after each of `done` rounds, each older one `smoothing` times the weight of the next.
+
+    `before` is the same after the rounds before. What training started from is no round's result and does not count.
+
+    >>> smoothed({"w": torch.tensor([0.0])}, {"w": torch.tensor([3.0])}, 0.5, done=2)
+    {'w': tensor([2.])}
+    """
+    older = (smoothing - smoothing**done) / (1 - smoothing**done)
+    return mean_of([before, newest], [older, 1 - older]) if older else newest
 
 
 def part_of(name: str) -> str:

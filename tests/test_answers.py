@@ -86,6 +86,7 @@ GOOD = {"numbers": {"loss": 1.0}}
         (Result(first(), samples=2**62, **GOOD), "samples that cannot be"),
         (Result(first(), samples=-1, **GOOD), "samples that cannot be"),
         (Result(first(), scored=1.5, **GOOD), "samples that cannot be"),
+        (Result(first(), flops=-1, **GOOD), "samples that cannot be"),
         (Result(first() | {"head.bias": torch.full((3,), 3e38)}, **GOOD), "weights beyond 1e"),
         (Result(first() | {"head.bias": torch.full((3,), -2 * LARGEST_WEIGHT)}, **GOOD), "weights beyond 1e"),
         (Result(first() | {"head.bias": torch.full((3,), torch.inf)}, **GOOD), FINITE),

@@ -71,6 +71,13 @@ def test_the_key_ignores_workers_and_nothing_else() -> None:
         assert Experiment(**changed).key() != key, changed
 
 
+def test_keys_are_what_they_were_before_every_method_had_the_stabilisers() -> None:
+    keys = {method: Experiment(method=method).key() for method in ("fedavg", "local", "oracle")}
+    assert keys == {"fedavg": "5c92bc43ddd9e2b7", "local": "ce6ef5e4a41d3e26", "oracle": "1fb0c6be89556d90"}
+    for field in ({"balanced": True}, {"smoothing": 0.5}, {"sampling": "clusters"}):
+        assert Experiment(method="fedavg", **field).key() != keys["fedavg"]
+
+
 def test_a_filled_in_number_of_clients_may_be_chosen_again() -> None:
     assert Experiment(rounds=2).with_(partition="natural").clients is None
     assert Experiment(rounds=2, clients=7).with_(partition="natural").clients == 7

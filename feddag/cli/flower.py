@@ -81,7 +81,7 @@ def up(
     what = "Flower's simulation of" if simulation else "a SuperLink and"
     print_line(console, f"starting {what} {chosen.clients} nodes on this machine")
     try:
-        with never_at_once(), progress(console, chosen.method, chosen.rounds) as observer:
+        with never_at_once(), progress(console, chosen.method, chosen.rounds, chosen.training_flops) as observer:
             finished = run_up(chosen, directory, tls, simulation, resume is not None, observer, deadline=deadline)
     except Stopped as stopped:
         with contextlib.suppress(OSError):

@@ -1,8 +1,9 @@
 """feddag run | compare | fields."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -94,7 +95,7 @@ def _run(chosen: "Experiment", directory: Path, resume: bool, log: str) -> None:
 
     with (
         stopping(interrupted, f"the disk is full; make room and {go_on}"),
-        progress(console, chosen.method, chosen.rounds) as bar,
+        progress(console, chosen.method, chosen.rounds, chosen.training_flops) as bar,
     ):
         finished = run_experiment(chosen, directory, resume=resume, observer=_all_of([*observers, bar]))
     show_results(console, [finished.result], chosen)
@@ -133,6 +134,9 @@ def compare(
     results: Annotated[Path, typer.Option(metavar="DIR", help="folder of kept results")] = Path("results"),
     keep: Annotated[bool, typer.Option("--keep", help="also keep each result in --results")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="run again what already has a result")] = False,
+    level: Annotated[
+        bool, typer.Option("--level", help="equal stabilisers, and as much training for each as the costliest takes")
+    ] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="also write all results here")
     ] = None,
@@ -140,22 +144,34 @@ def compare(
 ) -> None:
     """Run several methods on the same partitions, for one table.
 
-    It shows mean ± standard deviation over seeds. Finished results are taken from --runs and --results, and unfinished
-    runs go on where they stopped, so a long comparison can be stopped, continued, and extended by a method or a seed.
+    It shows mean ± standard deviation over seeds, and how far each is from the last method, seed by seed. Finished
+    results are taken from --runs and --results, and unfinished runs go on where they stopped, so a long comparison can
+    be stopped, continued, and extended by a method or a seed.
     """
     flags = {"dataset": dataset, "partition": partition, "clients": clients, "rounds": rounds}
     given = overrides(settings, **flags)
+    if level:
+        given = _stabilised(experiment, given)
     experiments = _compared_experiments(experiment, given, methods, whole_numbers("--seeds", seeds))
-    compared = _compare(experiments, runs, results, keep, fresh)
+    compared = _compare(experiments, runs, results, keep, fresh, level)
     found = [each.result for each in compared]
     if json_file:
         write_atomically(json_file, json.dumps(found, indent=1) + "\n")
     if not no_report:
         from feddag.report import find_run, write_comparison
 
-        pairs = zip(experiments, found, strict=True)
-        written = write_comparison([find_run(*pair, runs) for pair in pairs], runs / "comparison.html")
+        recorded = [find_run(each.experiment, each.result, runs) for each in compared]
+        written = write_comparison(recorded, runs / "comparison.html")
         print_line(console, f"report: {written}")
+
+
+def _stabilised(file: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """What the command line sets, and below what it and the file say the stabilisers of a level comparison."""
+    from feddag.files import read_toml
+    from feddag.runner.level import stabilisers
+
+    told = read_toml(file) if file else {}
+    return {name: value for name, value in stabilisers().items() if name not in told} | given
 
 
 def _compared_experiments(
@@ -175,27 +191,36 @@ def _compared_experiments(
 
 
 def _compare(
-    experiments: "Sequence[Experiment]", runs: Path, results: Path, keep: bool, fresh: bool
+    experiments: "Sequence[Experiment]", runs: Path, results: Path, keep: bool, fresh: bool, level: bool
 ) -> "list[Compared]":
     """Run what has no result yet, each with a bar, and show the table."""
     from feddag.report.terminal import show_results
     from feddag.runner.compare import compare_methods
+    from feddag.runner.level import compare_level, level_note
 
     def watching(chosen: "Experiment") -> "AbstractContextManager[Observer]":
-        return progress(console, f"{chosen.method} seed {chosen.seed}", chosen.rounds)
+        return progress(console, f"{chosen.method} seed {chosen.seed}", chosen.rounds, chosen.training_flops)
+
+    def run_all(chosen: "Sequence[Experiment]", keep: bool = keep) -> "Iterator[Compared]":
+        for each in compare_methods(chosen, runs, results, watching, keep=keep, fresh=fresh, counted=level):
+            yield each
+            if each.directory is None:
+                known = each.experiment
+                print_line(console, f"{known.method} seed {known.seed}: kept result {known.key()}")
 
     _say_trainer(experiments[0])
-    compared = []
     with stopping(
         lambda: "stopped; the same command goes on where it was",
         "the disk is full; make room, and the same command goes on where it was",
     ):
-        for each in compare_methods(experiments, runs, results, watching, keep=keep, fresh=fresh):
-            compared.append(each)
-            if each.directory is None:
-                chosen = each.experiment
-                print_line(console, f"{chosen.method} seed {chosen.seed}: kept result {chosen.key()}")
+        if level:
+            print_line(console, "two rounds of each method tell which takes the most training")
+            compared = compare_level(experiments, run_all, partial(run_all, keep=False))
+        else:
+            compared = list(run_all(experiments))
     show_results(console, [each.result for each in compared], experiments[0])
+    if level:
+        print_line(console, level_note([(each.experiment.resolved(), each.result) for each in compared]))
     for each in compared:
         if each.directory is not None:
             print_line(

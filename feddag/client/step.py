@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from feddag.client.trainer import LocalSettings, Penalty, Pull, Trainer
 from feddag.models import ModelSpec
 from feddag.rng import rng, stream_key
-from feddag.weights import ClientId, ModelSource, Own, Ref, Weights, kept, overlaid
+from feddag.weights import ClientId, ModelSource, Own, Ref, Weights, keeping, kept, overlaid
 
 NUMBER_BYTES = 8  # what one number costs on the wire
 
@@ -24,6 +24,7 @@ class Result:
     """What one step gives back.
 
     `samples` counts the samples that passed through training, epochs included; `scored` those that only passed forward.
+    `flops` is the arithmetic of training; that of `Client.fit` is added by itself.
     """
 
     weights: Weights | None = None
@@ -31,6 +32,7 @@ class Result:
     arrays: dict[str, Tensor] = field(default_factory=dict)
     samples: int = 0
     scored: int = 0
+    flops: int = 0
     more: dict[str, Weights] = field(default_factory=dict)
     """Further sets of weights by name, for a step that makes several."""
 
@@ -120,6 +122,8 @@ class Client:
     """Classes of fewer samples are left out of what the client tells about its data."""
     stored: NDArray[Any] | None = None
     """The samples as they lie in the client's file, before normalisation."""
+    flops: int = 0
+    """Of all training so far."""
 
     def weights(self, source: ModelSource) -> Weights:
         """The weights a step asked for."""
@@ -136,10 +140,9 @@ class Client:
             raise LookupError("the first step of a job has no step before it to take weights from")
         return self.current
 
-    def keep(self, name: str, weights: Weights) -> None:
-        """Remember weights under a name; `Own(name)` finds them again in later rounds."""
-        others = {key: value for key, value in self.state.items() if not key.startswith(name + "/")}
-        self.state = others | {f"{name}/{key}": value for key, value in weights.items()}
+    def keep(self, name: str, weights: Weights, smoothing: float = 0.0) -> None:
+        """Remember weights under a name: `Own(name)` finds them again in later rounds, and `used` their mean."""
+        self.state = keeping(self.state, name, weights, smoothing)
 
     def fit(
         self,
@@ -153,6 +156,7 @@ class Client:
         penalty: Penalty | None = None,
     ) -> tuple[Weights, Tensor]:
         """Train on this client's samples in the given batches; the new weights, and the loss of every step."""
+        self.flops += self.trainer.flops(self.x, batches, parts, penalty)
         return self.trainer.fit(
             start,
             self.x,
@@ -197,8 +201,9 @@ def perform(steps: Sequence[Step], client: Client) -> list[Result]:
     """Do a job's steps in order, each from what the one before left."""
     results = []
     for number, step in enumerate(steps):
-        client.step = number
-        results.append(step.run(client))
+        client.step, before = number, client.flops
+        result = step.run(client)
+        results.append(replace(result, flops=result.flops + client.flops - before))
     return results
 
 

@@ -25,15 +25,16 @@ class Train(Step):
     """Train a model on the client's samples by SGD.
 
     Only `parts` (all if none is named) are trained and sent; the others stand still: no gradient, no weight decay,
-    dropout off. `balanced` draws every class equally often. `anchors` pull the weights towards others. `epochs`,
-    `steps` and `lr` differ from the experiment's where given. `sample_weights` names what an earlier step of the job
-    left in the client's `scratch`: a weight for each sample. `losses` sends the loss of every SGD step. `keep`
-    remembers the result on the client under that name; `send = False` keeps it from travelling back.
+    dropout off. `anchors` pull the weights towards others. `epochs`, `steps`, `lr` and `balanced` (every class is drawn
+    equally often) differ from the experiment's where given. `sample_weights` names what an earlier step of the job left
+    in the client's `scratch`: a weight for each sample. `losses` sends the loss of every SGD step. `keep` remembers the
+    result on the client under that name, with `smoothing` its mean over rounds as well; `send = False` keeps it from
+    travelling back.
     """
 
     model: ModelSource = None
     parts: tuple[str, ...] = ()
-    balanced: bool = False
+    balanced: bool | None = None
     anchors: tuple[Anchor, ...] = ()
     epochs: int | None = None
     steps: int | None = None
@@ -42,13 +43,14 @@ class Train(Step):
     losses: bool = False
     phase: str | None = None
     keep: str | None = None
+    smoothing: float = 0.0
     send: bool = True
 
     def run(self, client: Client) -> Result:
         start = client.weights(self.model)
         settings = self.settings(client.settings)
         batches = list(draw_batches(len(client.y), settings, client.rng("batches")))
-        if self.balanced:
+        if settings.balanced:
             everything = np.arange(len(client.y))
             batches = balanced_batches(client.y.numpy(), everything, list(map(len, batches)), client.rng("balance"))
         pulls = [Pull(client.weights(to), strength, tuple(parts)) for to, strength, parts in self.anchors]
@@ -63,7 +65,7 @@ class Train(Step):
         )
         client.current = trained
         if self.keep is not None:
-            client.keep(self.keep, only(trained, self.parts))
+            client.keep(self.keep, only(trained, self.parts), self.smoothing)
         return Result(
             weights=only(trained, self.parts) if self.send else None,
             numbers={"loss": float(losses.numpy().mean())},
@@ -81,7 +83,8 @@ class Train(Step):
 
     def settings(self, usual: LocalSettings) -> LocalSettings:
         """The experiment's settings but for what this step says."""
-        given = {name: value for name in ("epochs", "steps", "lr") if (value := getattr(self, name)) is not None}
+        names = ("epochs", "steps", "lr", "balanced")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if "epochs" in given:
             given.setdefault("steps", None)
         return replace(usual, **given) if given else usual

@@ -4,6 +4,7 @@ Nothing else in the package asks which of the two it is.
 """
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from feddag import native
+from feddag.client.flops import costs_of, layer_costs, training_flops
 from feddag.errors import FeddagError
 from feddag.models import DualEncoder, Model, ModelSpec, seed_dropout
 from feddag.weights import Weights, part_of
@@ -37,6 +39,7 @@ class LocalSettings:
     lr: float = 0.01
     momentum: float = 0.5
     weight_decay: float = 1e-4
+    balanced: bool = False
 
 
 class Pull(NamedTuple):
@@ -69,6 +72,9 @@ class Trainer(Protocol):
         Only `parts` (all if none is named) are trained; the others stand still: no gradient, no weight decay, dropout
         off. `sample_weights` weigh the samples of a batch in its mean loss.
         """
+
+    def flops(self, x: Tensor, batches: Batches, parts: tuple[str, ...] = (), penalty: Penalty | None = None) -> int:
+        """What `fit` computes: see `feddag.client.flops`."""
 
     def score(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
         """A classes x 3 table in float64: correct, samples, summed cross-entropy of each class."""
@@ -112,7 +118,7 @@ class TorchTrainer:
     """PyTorch: the reference that every faster trainer must agree with. It can train any network."""
 
     def __init__(self, model: ModelSpec) -> None:
-        self._classes = model.num_classes
+        self._spec, self._classes = model, model.num_classes
         built = model.build()
         self._model: Model | DualEncoder = built.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -169,6 +175,14 @@ class TorchTrainer:
             for name, value in model.state_dict().items()
         }
         return trained, losses
+
+    def flops(self, x: Tensor, batches: Batches, parts: tuple[str, ...] = (), penalty: Penalty | None = None) -> int:
+        samples = sum(map(len, batches))
+        passed = [costs_of(self._spec)]
+        if penalty is not None:
+            copy = deepcopy(self._model).eval()
+            passed.append(layer_costs(copy, lambda model: penalty(model, x[:1])))
+        return sum(training_flops(layers, parts, samples, samples) for layers in passed)
 
     def score(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
         table = torch.zeros(self._classes, 3, dtype=torch.float64)
@@ -260,6 +274,12 @@ class NativeTrainer:
         )
         weights, losses = native.train(job)
         return {name: torch.from_numpy(value) for name, value in weights.items()}, torch.from_numpy(losses)
+
+    def flops(self, x: Tensor, batches: Batches, parts: tuple[str, ...] = (), penalty: Penalty | None = None) -> int:
+        if penalty is not None:
+            return self._torch.flops(x, batches, parts, penalty)
+        scheduled = np.concatenate(batches)  # the features of a frozen encoder are computed once for each of them
+        return training_flops(costs_of(self._spec), parts, len(scheduled), len(np.unique(scheduled)))
 
     def score(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
         classes = self._spec.num_classes

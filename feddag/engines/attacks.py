@@ -1,6 +1,7 @@
 """Clients that lie, for experiments: an engine around another one that changes what some clients answer."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -71,7 +72,7 @@ class AttackedEngine(Engine):
                     result = self._trained(step, result, draw)
                 elif isinstance(step, MakeSignature) and self._attack == "signature-mimic" and honest:
                     victim = honest[int(torch.randint(len(honest), (1,), generator=draw))]
-                    result = Result(result.weights, arrays=dict(victim.results[number].arrays), samples=result.samples)
+                    result = replace(result, numbers={}, arrays=dict(victim.results[number].arrays))
                 results.append(result)
             trains = any(isinstance(step, Train) for step in steps[reply.client])
             claimed = CLAIMED if self._attack == "free-rider" and trains else 1
@@ -85,7 +86,7 @@ class AttackedEngine(Engine):
             name: self._lie(value, start[name], draw) if value.is_floating_point() else value
             for name, value in result.weights.items()
         }
-        return Result(lie, result.numbers, result.arrays, result.samples, result.scored, result.more)
+        return replace(result, weights=lie)
 
     def _lie(self, trained: torch.Tensor, start: torch.Tensor, draw: torch.Generator) -> torch.Tensor:
         update = trained - start

@@ -3,9 +3,10 @@
 import math
 import statistics
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from feddag.federation import Federation, Reply
@@ -18,11 +19,22 @@ SUSPICIOUS = 5.0  # times the median length of an update
 
 
 class MethodSettings(BaseModel):
-    """A method's own fields of the experiment; a method with any subclasses this inside its class."""
+    """A method's own fields of the experiment; a method with any subclasses this inside its class.
+
+    The stabilisers are switched off unless the method's own paper has them.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     robust: Robust = Field("none", description="how answers are averaged, so that a few liars cannot pull the mean")
+    sampling: Literal["clusters", "all"] = Field(
+        "all", description="participants: a share of each cluster, or of all; the same where there are no clusters"
+    )
+    balanced: bool = Field(False, description="local batches hold a client's classes in equal parts")
+    smoothing: float = Field(0.0, ge=0, lt=1, description="share of the rounds before in the models that clients use")
+
+    came_later: ClassVar[Mapping[str, Any]] = {"sampling": "all", "balanced": False, "smoothing": 0.0}
+    """Fields that such a method did not always have, with what it did before: so the keys of kept results stay."""
 
 
 class Method(Stateful, ABC):
@@ -41,6 +53,8 @@ class Method(Stateful, ABC):
     """A baseline that must be told the true groups; refused where the partition has none."""
     encoders: ClassVar[int] = 1
     """Two for a method that trains a dual-encoder model."""
+    smooths: ClassVar[bool] = False
+    """Whether `model_of` follows the field `smoothing`; else it is refused."""
     Settings: ClassVar[type[MethodSettings]] = MethodSettings
 
     def __init__(self, settings: MethodSettings) -> None:
@@ -64,11 +78,19 @@ class Method(Stateful, ABC):
         """What this client would use now: weights known here, its own, the best of several, or several together."""
 
     def sample(self, federation: Federation) -> list[ClientId]:
-        """Who takes part in this round: a share of all clients, at least one, drawn without replacement."""
-        clients = federation.clients
-        count = max(1, round(federation.participation * len(clients)))
-        drawn = federation.rng("sample").choice(len(clients), count, replace=False)
-        return sorted(clients[number] for number in drawn)
+        """Who takes part in this round: a share of all clients, at least one, drawn without replacement.
+
+        With `sampling` in clusters, so many of each, and of those that belong to none yet.
+        """
+        clusters = self.clusters() if self._settings.sampling == "clusters" else None
+        if clusters is None:
+            return _drawn(federation.clients, federation.participation, federation.rng("sample"))
+        generator = federation.rng("sample in clusters")
+        sampled: list[ClientId] = []
+        for cluster in [*sorted(set(clusters.values())), None]:
+            if members := [client for client in federation.clients if clusters.get(client) == cluster]:
+                sampled += _drawn(members, federation.participation, generator)
+        return sorted(sampled)
 
     def join(self, federation: Federation, newcomers: Sequence[ClientId]) -> None:
         """Clients that were not there before take part from now on."""
@@ -109,3 +131,9 @@ class Method(Stateful, ABC):
     def state_dict(self) -> dict[str, Any]:
         """All that the method remembers but for `held`, which has files of its own."""
         return {name: value for name, value in super().state_dict().items() if name != "held"}
+
+
+def _drawn(clients: Sequence[ClientId], share: float, generator: np.random.Generator) -> list[ClientId]:
+    """A share of these clients, at least one."""
+    count = max(1, round(share * len(clients)))
+    return sorted(clients[number] for number in generator.choice(len(clients), count, replace=False))

@@ -6,9 +6,7 @@ change (`adapt`) and where a newcomer belongs (`place`).
 """
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal
-
-from pydantic import Field
+from typing import Any, ClassVar
 
 from feddag.client.evaluate import Choose
 from feddag.client.step import Step
@@ -20,35 +18,20 @@ from feddag.weights import Choice, ClientId, Ref, Served, Weights
 
 
 class ClusteredSettings(MethodSettings):
-    """Stabilisers that every clustered method has, switched off unless the method's own paper has them."""
+    """Fields of a clustered method, which has always had the stabilisers."""
 
-    sampling: Literal["clusters", "all"] = Field("all", description="participants: a share of each cluster, or of all")
-    balanced: bool = Field(False, description="local batches hold a client's classes in equal parts")
-    smoothing: float = Field(0.0, ge=0, lt=1, description="share of the rounds before in the models that clients use")
+    came_later: ClassVar[Mapping[str, Any]] = {}
 
 
 class ClusteredMethod(Method):
     """FedAvg inside clusters that the method makes in `start` and may change in `adapt`."""
 
+    smooths = True
     Settings: ClassVar[type[MethodSettings]] = ClusteredSettings
-    _settings: ClusteredSettings
 
     def __init__(self, settings: MethodSettings) -> None:
         super().__init__(settings)
         self.groups = Clusters()
-
-    def sample(self, federation: Federation) -> list[ClientId]:
-        """A share of all clients; or of each cluster, and of those that belong to none yet, at least one of each."""
-        if self._settings.sampling == "all":
-            return super().sample(federation)
-        generator = federation.rng("sample in clusters")
-        drawn: list[ClientId] = []
-        for cluster in [*self.groups.trained, None]:
-            members = [client for client in federation.clients if self.groups.cluster_of.get(client) == cluster]
-            if members:
-                count = max(1, round(federation.participation * len(members)))
-                drawn += [members[number] for number in generator.choice(len(members), count, replace=False)]
-        return sorted(drawn)
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
         if unplaced := [client for client in sampled if client not in self.groups.cluster_of]:
@@ -68,7 +51,7 @@ class ClusteredMethod(Method):
 
     def local_work(self, client: ClientId, models: Mapping[int, Ref]) -> Step | Sequence[Step]:
         """What a client does, given all clusters' models: by default, train its own cluster's."""
-        return Train(models[self.groups.cluster_of[client]], balanced=self._settings.balanced)
+        return Train(models[self.groups.cluster_of[client]])
 
     def assign(self, replies: Replies) -> None:
         """Move clients to the clusters that their answers say they belong to."""

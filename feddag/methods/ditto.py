@@ -1,6 +1,7 @@
 """Ditto: beside the common model, every client trains one of its own that is held near it (Li et al., 2021)."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from pydantic import Field
 
@@ -8,7 +9,7 @@ from feddag.client.step import Step
 from feddag.client.train import Anchor, Train
 from feddag.methods.base import MethodSettings
 from feddag.methods.fedavg import FedAvg
-from feddag.weights import ClientId, Own, Ref, Served
+from feddag.weights import ClientId, Own, Ref, Served, used
 
 PERSONAL = "personal"
 
@@ -26,7 +27,8 @@ class Ditto(FedAvg):
     def local_work(self, model: Ref) -> Sequence[Step]:
         pull = (Anchor(model, self._settings.pull),)
         own = (model, Own(PERSONAL))  # its own where it has one
-        return [Train(model), Train(own, anchors=pull, keep=PERSONAL, send=False, phase=PERSONAL)]
+        how: dict[str, Any] = {"keep": PERSONAL, "send": False, "smoothing": self._settings.smoothing}
+        return [Train(model), Train(own, anchors=pull, **how, phase=PERSONAL)]
 
     def model_of(self, client: ClientId) -> Served:
-        return (self.weights, Own(PERSONAL))
+        return (self.served or self.weights, used(PERSONAL, self._settings.smoothing))

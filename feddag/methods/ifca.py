@@ -34,7 +34,7 @@ class IFCA(ClusteredMethod):
         self.train(federation, sampled)  # whoever has no cluster yet chooses like everybody else
 
     def local_work(self, client: ClientId, models: Mapping[int, Ref]) -> Sequence[Step]:
-        return [Choose(tuple(models.values())), Train(balanced=self._settings.balanced)]
+        return [Choose(tuple(models.values())), Train()]
 
     def assign(self, replies: Replies) -> None:
         for reply in replies:

@@ -12,8 +12,16 @@ from feddag.report.document import Document, Section, drawn, section
 from feddag.report.figures.methods import Runs, client_pairs, curves, setting_bars
 from feddag.report.recorded import RecordedRun
 from feddag.report.theme import PALETTE
+from feddag.runner.level import level_note
+from feddag.runner.paired import MEANING, against_last, own_scores
 
-NOT_IN_SETTING = {"method", "seed", "workers", "trainer"}  # not part of the setting that methods are compared in
+NOT_IN_SETTING = {
+    "method",
+    "seed",
+    "workers",
+    "trainer",
+    "training_flops",
+}  # not part of the setting that methods are compared in
 Better = Literal["higher", "lower"] | None
 
 
@@ -84,17 +92,21 @@ def clearly_best(scores: Sequence[Sequence[float]]) -> int | None:
 
 
 def _cells(
-    by_method: Runs, value: Callable[[ResultRecord], float | None], digits: int, better: Better = None
+    by_method: Runs, value: Callable[[ResultRecord], float | None], digits: int | None, better: Better = None
 ) -> list[dict[str, Any]]:
-    """A column: mean ± std over seeds. The clearly best is marked where higher or lower is better."""
+    """A column: mean ± std over seeds. The clearly best is marked where higher or lower is better.
+
+    Without a number of digits, three count, whatever the size of the mean.
+    """
     known = [[v for v in (value(run.finished) for run in runs) if v is not None] for runs in by_method.values()]
     present = [number for number, values in enumerate(known) if values]
     sign = -1 if better == "lower" else 1
     best = clearly_best([[sign * v for v in known[number]] for number in present]) if better else None
     cells = []
     for number, values in enumerate(known):
-        spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-        text = f"{np.mean(values):.{digits}f}{spread}" if values else "–"
+        form = ".3g" if digits is None else f".{digits}f"
+        spread = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
+        text = f"{np.mean(values):{form}}{spread}" if values else "–"
         strong = best is not None and present[best] == number
         cells.append({"text": text, "sort": float(np.mean(values)) if values else None, "strong": strong})
     return cells
@@ -112,13 +124,25 @@ def _sections(place: int, setting: str, by_method: Runs, numbers: dict[str, int]
         ("ARI", _cells(by_method, lambda r: r["ari"], 3, "higher")),
         ("MB/client", _cells(by_method, lambda r: (r["bytes_up"] + r["bytes_down"]) / r["clients"] / 1e6, 2, "lower")),
         ("seconds", _cells(by_method, lambda r: r["seconds"], 1, "lower")),
+        ("TFLOP", _cells(by_method, lambda r: r["training_flops"] / 1e12 if "training_flops" in r else None, None)),
     ]
+    if len({run.finished["rounds"] for runs in by_method.values() for run in runs}) > 1:
+        table.append(("rounds", _cells(by_method, lambda r: r["rounds"], 1)))
+    differences = against_last([own_scores([run.finished for run in runs]) for runs in by_method.values()])
+    if any(differences):
+        told = [{"text": str(d or "–"), "sort": d.mean if d else None, "strong": False} for d in differences]
+        table.append((f"vs {[*by_method][-1]}", told))
     rows = [[m, len(runs), *(cells[n] for _, cells in table)] for n, (m, runs) in enumerate(by_method.items())]
     columns = [{"name": "method"}, {"name": "seeds", "digits": 0}, *({"name": name, "digits": 3} for name, _ in table)]
     text = (
         "Balanced accuracy in [0, 1], mean ± standard deviation over seeds. A star marks the best where it is ahead of"
         " the next by more than the larger of the two deviations; with one seed nothing is marked."
     )
+    if any(differences):
+        text += f" The column vs {[*by_method][-1]}: {MEANING}."
+    told_of = [(run.experiment, run.finished) for runs in by_method.values() for run in runs]
+    if any(fields.get("training_flops") for fields, _ in told_of):
+        text += f" Level{level_note(told_of).removeprefix('level')}."
     grid = {"id": f"table-{place}", "label": setting, "columns": columns, "rows": rows}
     made = [section(f"setting-{place}", setting, text, table=grid)]
     if any(run.history for runs in by_method.values() for run in runs):

@@ -73,7 +73,7 @@ def mlflow(directory: Path, experiment: Experiment) -> Logger:
     def write(record: RoundRecord) -> None:
         for name, value in numbers_of(record).items():
             client.log_metric(run.info.run_id, name, value, step=record["round"])
-        if record["round"] == experiment.rounds:
+        if experiment.is_over(record["round"], record.get("training_flops", 0)):
             client.set_terminated(run.info.run_id)
 
     return write

@@ -15,18 +15,21 @@ from feddag.records import ResultRecord
 from feddag.report.clients import accuracies_by_client
 from feddag.report.events import events_by_round
 from feddag.report.recorded import RecordedRun
+from feddag.runner.level import span
+from feddag.runner.paired import MEANING, against_last, own_scores
 
 BARS = "▁▂▃▄▅▆▇█"
 EVENTS_SHOWN = 8
 SHADES = " ·░▒▓█"
 RESULT_COLUMNS = (
     *("method", "accuracy", "worst decile", "tuned", "groups", "true", "ARI"),
-    *("MB up", "MB down", "sec"),
+    *("MB up", "MB down", "sec", "TFLOP"),
 )
 
 
 def result_row(results: Sequence[ResultRecord]) -> list[str]:
     """One method's line of the closing table, over the seeds it was run with."""
+    counted = [result["training_flops"] / 1e12 for result in results if "training_flops" in result]  # older have none
 
     def over_seeds(values: Sequence[float | None], digits: int = 3) -> str:
         known = [value for value in values if value is not None]
@@ -50,17 +53,33 @@ def result_row(results: Sequence[ResultRecord]) -> list[str]:
         over_seeds([result["bytes_up"] / result["clients"] / 1e6 for result in results], 2),
         over_seeds([result["bytes_down"] / result["clients"] / 1e6 for result in results], 2),
         over_seeds([result["seconds"] for result in results], 1),
+        f"{np.mean(counted):.3g}" if counted else "-",
     ]
 
 
 def show_results(console: Console, results: Sequence[ResultRecord], experiment: Experiment) -> None:
     """The closing table: a line a method."""
-    methods = list(dict.fromkeys(result["method"] for result in results))
-    rows = [result_row([result for result in results if result["method"] == method]) for method in methods]
+    by_method: dict[str, list[ResultRecord]] = {}
+    for result in results:
+        by_method.setdefault(result["method"], []).append(result)
+    extra = {}
+    taken = [span(result["rounds"] for result in own) for own in by_method.values()]
+    if len(set(taken)) > 1:
+        extra["rounds"] = taken
+    differences = against_last([own_scores(own) for own in by_method.values()])
+    reference = f"vs {[*by_method][-1]}"
+    if any(differences):
+        extra[reference] = [str(difference or "-") for difference in differences]
+    rows = [
+        [*result_row(own), *(cells[number] for cells in extra.values())]
+        for number, own in enumerate(by_method.values())
+    ]
     seeds = ", ".join(map(str, sorted({result["seed"] for result in results})))
     what = f"{Path(experiment.dataset).name}, {experiment.partition}, {results[0]['clients']} clients"
-    title = f"{what}, {experiment.rounds} rounds, seed {seeds} (MB: per client)"
-    show_table(console, title, RESULT_COLUMNS, rows)
+    title = f"{what}, {span(result['rounds'] for result in results)} rounds, seed {seeds} (MB: per client)"
+    show_table(console, title, [*RESULT_COLUMNS, *extra], rows)
+    if any(differences):
+        print_line(console, f"{reference}: {MEANING}")
     dropped = [result["method"] for result in results if result["answers_missing"]]
     if dropped:
         print_line(console, f"some answers of clients were missing in: {', '.join(dropped)}; history.jsonl says why")

@@ -33,14 +33,17 @@ def compare_methods(
     *,
     keep: bool = False,
     fresh: bool = False,
+    counted: bool = False,
 ) -> Iterator[Compared]:
     """The result of every experiment, one by one, run only where no result is known.
 
     Results are found by key in `runs` (run directories) and `results` (small JSON files); `fresh` runs everything anew.
     With `keep`, each result is also written to `results`, to be committed and found again elsewhere. `watching` gives
-    the observer of each run.
+    the observer of each run. Where FLOPs must be `counted`, a result that is too old to tell them is not used.
     """
     finished = {} if fresh else find_results([runs, results])
+    if counted:
+        finished = {key: result for key, result in finished.items() if "training_flops" in result}
     for experiment in {experiment.method: experiment for experiment in experiments}.values():
         if experiment.key() not in finished:
             prepare(experiment)  # refuse what cannot be run before anything is
@@ -50,9 +53,10 @@ def compare_methods(
             result = finished[key]
         else:
             directory = runs / f"{experiment.title()}-{key[:8]}"
-            directory = free_directory(directory) if fresh else directory
+            anew = fresh or (counted and (directory / "result.json").exists())
+            directory = free_directory(directory) if anew else directory
             with watching(experiment) as observer:
-                result = run(experiment, directory, resume=not fresh, observer=observer).result
+                result = run(experiment, directory, resume=not anew, observer=observer).result
         if keep:
             write_atomically(results / f"{experiment.title()}-{key[:8]}.json", json.dumps(result) + "\n")
         yield Compared(experiment, result, directory)

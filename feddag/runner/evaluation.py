@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -13,6 +14,7 @@ from feddag.federation import Federation, Job, Reply
 from feddag.methods import Method
 from feddag.weights import Choice, ClientId, Mixture, ModelSource, Own, Ref, Weights
 
+TUNE = Train(balanced=False, send=False)  # the same for every method, whatever batches it trains with
 UNUSABLE_LOSS = 1e4  # mean cross-entropy; guessing among a million classes costs 14
 
 
@@ -61,13 +63,13 @@ class Evaluation:
             return [] if finetuned else [EvaluateMixture(refs, model.shares)]
         if isinstance(model, Choice):
             choose = Choose(tuple(map(self._ref, model.models)))
-            return [choose, Train(send=False), Evaluate()] if finetuned else [choose, Evaluate()]
+            return [choose, replace(TUNE, model=None), Evaluate()] if finetuned else [choose, Evaluate()]
         source: ModelSource
         if isinstance(model, tuple):
             source = tuple(layer if isinstance(layer, Own) else self._ref(layer) for layer in model)
         else:
             source = model if isinstance(model, Own) else self._ref(model)
-        return [Train(source, send=False), Evaluate()] if finetuned else [Evaluate(source)]
+        return [replace(TUNE, model=source), Evaluate()] if finetuned else [Evaluate(source)]
 
     def _ref(self, model: Weights) -> Ref:
         # Most clients share a few sets of weights: each is hashed once, and held, or another might get its id.

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from feddag.answers import far_beyond
+from feddag.client.flops import forward_flops
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.federation import Engine, Federation, Traffic
@@ -34,6 +35,7 @@ from feddag.runner.results import (
 from feddag.weights import ClientId
 
 SCHEMA = 1
+MOST_TIMES = 1000  # the rounds that were asked for, on the way to FLOPs that were asked for
 SUSPECT = 10.0  # times the usual largest weight, in a round after which models cannot be used
 
 Observer = Callable[[RoundRecord], None]
@@ -106,7 +108,9 @@ class Loop:
             self.method.start(self.federation)
             self._explain()
             self.checkpoint(0)
-        for number in range((done or 0) + 1, self.experiment.rounds + 1):
+        number = done or 0
+        while not self._is_over(number):
+            number += 1
             began = time.perf_counter()
             record = self._round(number)
             record["seconds"] = round(time.perf_counter() - began, 4)
@@ -117,6 +121,13 @@ class Loop:
             if self.observer:
                 self.observer(record)
         return self._result()
+
+    def _is_over(self, done: int) -> bool:
+        wanted, taken = self.experiment.training_flops, self.federation.traffic.flops.total()
+        over = self.experiment.is_over(done, taken)
+        if not over and done >= (MOST_TIMES if taken else 1) * self.experiment.rounds:
+            raise FeddagError(f"training_flops = {wanted} is out of reach: {done} rounds took {taken} to train")
+        return over
 
     def _round(self, number: int) -> RoundRecord:
         """A round; one that left models nobody can use is undone, and repeated without whoever caused it."""
@@ -180,6 +191,7 @@ class Loop:
             "bytes_up": traffic.up.total(),
             "bytes_down": traffic.down.total(),
             "sample_passes": traffic.samples.total(),
+            "training_flops": traffic.flops.total(),
             "missing": {str(client): reason for client, reason in self.federation.missing.items()},
             "events": [event.as_record() for event in self.federation.events()],
         }
@@ -232,7 +244,7 @@ class Loop:
         clients = self.present
         history = self.files.read_history()
         truth = self.context.truth_at_end
-        self.federation.begin_round(self.experiment.rounds + 1)
+        self.federation.begin_round(len(history) + 1)
         blocks: dict[str, Accuracy | None] = {
             "accuracy": over_rounds(np.mean, tail(history), clients),
             "accuracy_last": over_rounds(np.mean, history[-1:], clients),
@@ -259,7 +271,8 @@ class Loop:
         found = {
             "schema": SCHEMA,
             "key": self.key,
-            **{name: getattr(self.experiment, name) for name in ("method", "dataset", "partition", "seed", "rounds")},
+            **{name: getattr(self.experiment, name) for name in ("method", "dataset", "partition", "seed")},
+            "rounds": len(history),
             "model": self.context.model.name,
             "clients": self.context.clients,
             "participants": list(clients),
@@ -275,7 +288,8 @@ class Loop:
             "clustering": clustering,
             "unseen_placed_right": right,
             "drift": self._drift(history) if self.context.drifting else None,
-            **_traffic_block(self.federation.traffic, self.context.clients),
+            **_traffic_block(self.federation.traffic, self.context),
+            "training_flops_by_round": [record.get("training_flops", 0) for record in history],
             "answers_missing": sum(len(record["missing"]) for record in history),
             "partition_checksum": self.context.partition_checksum,
             "seconds": round(self._seconds(), 3),
@@ -292,13 +306,15 @@ class Loop:
         return drift_report(history, self.experiment.drift_round, drifting, others)
 
 
-def _traffic_block(traffic: Traffic, clients: int) -> dict[str, object]:
+def _traffic_block(traffic: Traffic, context: RunContext) -> dict[str, object]:
     """What travelled and what was computed, as it stands in result.json."""
     by_client = {
         "bytes_up": traffic.up_by_client,
         "bytes_down": traffic.down_by_client,
         "sample_passes": traffic.samples_by_client,
+        "training_flops": traffic.flops_by_client,
     }
+    clients = range(context.clients)
     return {
         "bytes_up": traffic.up.total(),
         "bytes_down": traffic.down.total(),
@@ -306,7 +322,10 @@ def _traffic_block(traffic: Traffic, clients: int) -> dict[str, object]:
         "sample_passes": traffic.samples.total(),
         "sample_passes_by_phase": dict(traffic.samples),
         "samples_scored": traffic.scored.total(),
-        "by_client": {name: [counted[client] for client in range(clients)] for name, counted in by_client.items()},
+        "training_flops": traffic.flops.total(),
+        "training_flops_by_phase": dict(traffic.flops),
+        "scoring_flops": traffic.scored.total() * forward_flops(context.model),
+        "by_client": {name: [counted[client] for client in clients] for name, counted in by_client.items()},
     }
 
 

@@ -74,7 +74,7 @@ class Run:
         if not 0 <= client < self.result["clients"]:
             raise FeddagError(f"client = {client} is not one of the {self.result['clients']} clients")
         saved = RunDirectory(self.directory).load_checkpoint()
-        if saved is None or saved.tree["round"] != self.experiment.rounds:
+        if saved is None or saved.tree["round"] != self.result["rounds"]:
             raise FeddagError(f"run directory '{self.directory}' has lost its last checkpoint, and with it the models")
         try:
             return self._model(saved, client)
@@ -247,7 +247,7 @@ def run_on(
         loop = Loop(experiment, files, context, engine, observer)
         result = files.finish(loop.run_to_end(resume))
         if result["held_out"]:  # whoever joined after the last round has a model, too
-            loop.checkpoint(experiment.rounds)
+            loop.checkpoint(result["rounds"])
             files.make_durable()
     finally:
         engine.close()

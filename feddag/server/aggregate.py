@@ -1,30 +1,11 @@
 """Means of what clients sent. Sums run in float64 and in client order, so they are the same wherever they run."""
 
-from collections.abc import Iterable, Sequence
-
-import torch
+from collections.abc import Iterable
 
 from feddag.federation import Reply
-from feddag.weights import Weights
+from feddag.weights import Weights, mean_of
 
-
-def mean_of(weights: Sequence[Weights], shares: Sequence[float]) -> Weights:
-    """The weighted mean; integer entries (a counter of batches) are taken from the first.
-
-    >>> mean_of([{"w": torch.tensor([0.0])}, {"w": torch.tensor([4.0])}], [3, 1])
-    {'w': tensor([1.])}
-    """
-    total = float(sum(shares))
-    mean = {}
-    for name, first in weights[0].items():
-        if not first.is_floating_point():
-            mean[name] = first.clone()
-            continue
-        entry = torch.zeros(first.shape, dtype=torch.float64)
-        for item, share in zip(weights, shares, strict=True):
-            entry.add_(item[name], alpha=share / total)
-        mean[name] = entry.to(first.dtype)
-    return mean
+__all__ = ["mean_of", "plain_mean", "weighted_mean"]
 
 
 def weighted_mean(replies: Iterable[Reply]) -> Weights | None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from feddag.server.aggregate import mean_of
 from feddag.stateful import Stateful
-from feddag.weights import ClientId, Weights
+from feddag.weights import ClientId, Weights, smoothed
 
 
 class Clusters(Stateful):
@@ -49,15 +49,12 @@ class Clusters(Stateful):
     def update(self, cluster: int, weights: Weights, smoothing: float = 0.0, served: Weights | None = None) -> None:
         """A round's new model; `served` is what clients are to use of it, if not the same.
 
-        With smoothing they use the mean of the models after each of the cluster's rounds, the older the less. The start
-        is no round's result and counts for nothing.
+        With smoothing they use the mean of the models after each of the cluster's rounds, the older the less.
         """
         self.trained[cluster] = weights
         self.rounds[cluster] += 1
-        done = self.rounds[cluster]
-        older = (smoothing - smoothing**done) / (1 - smoothing**done)
         newest = weights if served is None else served
-        self.served[cluster] = mean_of([self.served[cluster], newest], [older, 1 - older]) if older else newest
+        self.served[cluster] = smoothed(self.served[cluster], newest, smoothing, self.rounds[cluster])
 
     def move(self, client: ClientId, cluster: int) -> None:
         """Put a client into a cluster that is there."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from feddag.client.step import to_tensor
-from feddag.client.train import draw_batches
+from feddag.client.train import Train, draw_batches
 from feddag.client.trainer import LocalSettings, Pull, TorchTrainer
 from feddag.models import Dropout, Model, ModelSpec, seed_dropout
 from feddag.rng import dropout_mask
@@ -147,3 +147,9 @@ def test_images_become_channels_first_and_stay_channels_last_in_memory() -> None
     assert tensor.shape == (2, 3, 4, 5)
     assert tensor.is_contiguous(memory_format=torch.channels_last)
     assert tensor[1, 2, 3, 4] == (x[1, 3, 4, 2] - 3.0) / 2.0
+
+
+def test_a_step_follows_the_experiments_batches_unless_it_says_otherwise() -> None:
+    usual = LocalSettings(balanced=True)
+    assert Train().settings(usual).balanced and not Train(balanced=False).settings(usual).balanced
+    assert Train(balanced=True).settings(LocalSettings()).balanced and not Train().settings(LocalSettings()).balanced

@@ -19,6 +19,7 @@ from feddag.deploy.node import known_steps
 from feddag.engines.flower.grid import from_record, size_of
 from feddag.engines.flower.wire import (
     DTYPES,
+    PROTOCOL,
     JobId,
     Message,
     WireError,
@@ -127,7 +128,7 @@ def test_only_steps_of_the_package_and_of_the_method_are_known() -> None:
 
 
 def header(**more: Any) -> dict[str, Any]:
-    return {"protocol": 1, **vars(HERE), **more}
+    return {"protocol": PROTOCOL, **vars(HERE), **more}
 
 
 def job_with_step(path: Any, fields: Any) -> Message:
@@ -148,9 +149,9 @@ def job_with_step(path: Any, fields: Any) -> Message:
         Message(""),
         Message("[" * 100_000),
         Message('{"$dict": [[{"$list": []}, 1]]}'),
-        Message('{"$dict": [["protocol", 2]]}'),
-        Message('{"$dict": [["protocol", 1], ["x", {"$pickle": "gASVAA=="}]]}'),
-        Message('{"$dict": [["protocol", 1], ["x", {"$tensor": "absent"}]]}'),
+        Message('{"$dict": [["protocol", 3]]}'),
+        Message('{"$dict": [["protocol", 2], ["x", {"$pickle": "gASVAA=="}]]}'),
+        Message('{"$dict": [["protocol", 2], ["x", {"$tensor": "absent"}]]}'),
         Message('{"a": 1, "b": 2}'),
         Message(*pack(header(steps="Train", weights={}))),
         Message(*pack(header(steps=[], weights={"digest": {"w": torch.zeros(1)}}))),
@@ -171,7 +172,7 @@ def test_a_forged_job_is_refused_and_nothing_is_imported(message: Message, in_tm
     assert not list(in_tmp.iterdir())
 
 
-RESULT = {"weights": None, "numbers": {}, "arrays": {}, "samples": 0, "scored": 0, "more": {}}
+RESULT = {"weights": None, "numbers": {}, "arrays": {}, "samples": 0, "scored": 0, "flops": 0, "more": {}}
 
 
 def test_the_reply_that_forgeries_depart_from_is_read() -> None:
@@ -190,6 +191,8 @@ def test_the_reply_that_forgeries_depart_from_is_read() -> None:
         header(samples=1, results=[RESULT | {"more": {"x": 1}}]),
         header(samples=1, results=[RESULT | {"other": {}}]),
         header(samples=1, results=[RESULT | {"scored": 2**62}]),
+        header(samples=1, results=[RESULT | {"flops": 2**64}]),
+        header(samples=1, results=[RESULT | {"flops": 1.5}]),
         header(samples=1, results=[RESULT | {"samples": torch.zeros(2)}]),
         header(samples=torch.zeros(2), results=[RESULT]),
         header(samples=1, results=[RESULT]) | {"protocol": torch.ones(2)},
@@ -246,7 +249,7 @@ def test_hello() -> None:
     assert read_hello(write_hello(7)) == 7
     for client in ("7", -1, 2**62, 1.0, True, None, torch.ones(1), np.ones(3), [7], {"a": 7}):
         with pytest.raises(WireError):
-            read_hello(Message(*pack({"protocol": 1, "client": client})))
+            read_hello(Message(*pack({"protocol": PROTOCOL, "client": client})))
     for protocol in (torch.ones(1), np.ones(3), "1", [1], None):
         with pytest.raises(WireError):
             read_hello(Message(*pack({"protocol": protocol, "client": 7})))
@@ -304,7 +307,7 @@ JSON = st.recursive(
 @given(content=JSON, text=st.text(max_size=30))
 @settings(max_examples=300, deadline=None)
 def test_whatever_is_made_up_is_refused_with_a_wire_error(content: Any, text: str) -> None:
-    for message in (Message(text), Message(json.dumps(content)), Message('{"$dict": [["protocol", 1]]}' + text)):
+    for message in (Message(text), Message(json.dumps(content)), Message('{"$dict": [["protocol", 2]]}' + text)):
         for read in (read_hello, lambda m: read_reply(m, HERE, 1), lambda m: read_job(m, STEPS)):
             with pytest.raises(WireError):
                 read(message)

@@ -5,6 +5,8 @@ import torch
 
 from feddag import testing
 from feddag.client.train import Anchor
+from feddag.experiment import Experiment
+from feddag.methods import all_methods
 from feddag.models import ModelSpec
 from feddag.testing import FakeEngine, moved
 from feddag.weights import Own, Ref
@@ -100,3 +102,63 @@ def test_sampling_takes_the_share_and_at_least_one(engine, participation, expect
         drawn.append(tuple(method.sample(federation)))
     assert {len(set(sampled)) for sampled in drawn} == {expected}
     assert {client for sampled in drawn for client in sampled} == set(SAMPLES)
+
+
+# Stabilisers ----------------------------------------------------------------------------------------------------------
+
+
+def of_client(engine: FakeEngine, client: int, served):
+    """The weights that a client uses, as its engine puts them together."""
+    layers = served if isinstance(served, tuple) else (served,)
+    return engine.resolve(client, tuple(one if isinstance(one, Own) else engine.put(one) for one in layers), {})
+
+
+@pytest.mark.parametrize("name", sorted(all_methods()))
+def test_every_method_has_the_stabilisers(name) -> None:
+    settings = all_methods()[name].Settings()
+    off = (settings.sampling, settings.balanced, settings.smoothing) == ("all", False, 0.0)
+    assert off != name.startswith("feddag")
+    local = Experiment(method=name, balanced=True, smoothing=0.5, sampling="clusters").local
+    assert local.balanced and not Experiment(method=name, balanced=False).local.balanced
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fairavg", "fedprox", "local", "ditto"])
+def test_smoothing_averages_over_rounds_what_a_client_uses(engine, name) -> None:
+    federation, method = started(name, engine, smoothing=0.5)
+    start = of_client(engine, 1, method.model_of(1))
+    used = []
+    for _ in range(3):  # client 1 adds 2 in each round: 2, 4, 6
+        method.round(federation, [1])
+        used.append(moved(start, of_client(engine, 1, method.model_of(1))))
+    # The weights of rounds 1, 2, 3 are 1 : 2 : 4 with smoothing 0.5.
+    assert used == pytest.approx([2, (2 + 2 * 4) / 3, (2 + 2 * 4 + 4 * 6) / 7], abs=1e-3)
+    trained = {"local": Own("model"), "ditto": Own("personal")}.get(name) or method.weights
+    assert moved(start, of_client(engine, 1, trained)) == 6  # training goes on from what was trained
+    engine.silent = set(SAMPLES)
+    before = of_client(engine, 1, method.model_of(1))
+    method.round(federation, [1])
+    assert moved(before, of_client(engine, 1, method.model_of(1))) == 0
+
+
+def test_without_smoothing_a_client_keeps_one_model(engine) -> None:
+    federation, method = started("local", engine)
+    method.round(federation, [1])
+    assert {name.partition("/")[0] for name in engine.memory[1][1]} == {"model"}
+
+
+def test_a_client_that_ditto_never_asked_uses_the_smoothed_common_model(engine) -> None:
+    federation, method = started("ditto", engine, smoothing=0.5)
+    start = federation.initial_weights()
+    method.round(federation, [0])
+    method.round(federation, [0])  # the common model moves by 1 in each round
+    assert moved(start, of_client(engine, 2, method.model_of(2))) == pytest.approx((1 + 2 * 2) / 3, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "local", "ditto"])
+def test_one_model_is_one_cluster_to_sample_from(engine, name) -> None:
+    federation, every = started(name, engine)
+    _, clusters = started(name, engine, sampling="clusters")
+    federation.participation = 0.5
+    for number in range(1, 5):
+        federation.begin_round(number)
+        assert clusters.sample(federation) == every.sample(federation)

@@ -36,7 +36,7 @@ def test_fedavg_inside_clusters_by_hand() -> None:
     assert moved(before, oracle.model_of(1)) == 1.75 and moved(before, oracle.model_of(3)) == 3
 
 
-def test_sampling_and_smoothing_are_fields_of_every_clustered_method() -> None:
+def test_sampling_and_smoothing_inside_clusters() -> None:
     held = dict.fromkeys(range(10), 10)
     truth = {client: int(client >= 8) for client in held}
     federation, oracle = started(
@@ -176,7 +176,7 @@ def test_ditto_by_hand() -> None:
 
 QUICK = {"clients": 6, "groups": 3, "rounds": 4, "epochs": 1, "participation": 0.5, "workers": 1}
 SPLITTING = {"eps1": 100.0, "eps2": 0.01, "first_split": 1}
-RIVALS: Mapping[str, dict[str, Any]] = {"ifca": {}, "cfl": SPLITTING, "ditto": {}}
+RIVALS: Mapping[str, dict[str, Any]] = {"ifca": {}, "cfl": SPLITTING, "ditto": {"smoothing": 0.5, "balanced": True}}
 
 
 def same(one: feddag.Run, other: feddag.Run) -> None:

@@ -133,6 +133,15 @@ SERVES = (
 )
 
 
+def test_a_method_of_ones_own_trains_in_balanced_batches_and_refuses_what_it_does_not_do(in_tmp: Path) -> None:
+    Path("alone.py").write_text(SERVES.format(serves="self.models[client % 2]"))
+    plain = feddag.run(feddag.Experiment(method="alone:Two", **QUICK))
+    balanced = feddag.run(feddag.Experiment(method="alone:Two", balanced=True, **QUICK))
+    assert balanced.result["accuracy"] != plain.result["accuracy"]
+    with pytest.raises(FeddagError, match=r"smoothing = 0.5 does nothing with method = 'alone:Two'"):
+        feddag.Experiment(method="alone:Two", smoothing=0.5)
+
+
 def test_a_client_may_use_a_mixture_of_models(in_tmp: Path, monkeypatch) -> None:
     Path("mixing.py").write_text(SERVES.format(serves="Mixture(tuple(self.models), (0.25, 0.75))"))
     fields = QUICK | {"finetune": True}

@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from feddag.answers import MOST_FLOPS
 from feddag.client.step import Result, Step
 from feddag.federation import Job, Reply
 from feddag.packing import Arrays, pack, unpack
 from feddag.weights import ClientId, Own, Ref, Weights, digest
 
-PROTOCOL = 1
+PROTOCOL = 2
 MOST_AXES, LARGEST_SIDE = 16, 2**31  # of an array; NumPy itself gives up at 64 axes, and at sizes beyond its integers
 DTYPES = frozenset(("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"))
 
@@ -198,6 +199,7 @@ def _result(content: Any) -> Result:
         raise WireError("an entry should be a number")
     _count(content["samples"])
     _count(content["scored"])
+    _count(content["flops"], MOST_FLOPS)
     return Result(**content)
 
 
@@ -212,8 +214,8 @@ def _table(content: Any) -> dict[str, Any]:
     return content
 
 
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
+def _count(value: Any, most: int = 2**53 - 1) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
         raise WireError("an entry should be a count")
     return value
 
