@@ -239,10 +239,17 @@ def fields() -> None:
 
     rows = list(Experiment.model_fields.items())
     show_table(console, "every experiment", ("field", "default", "meaning"), [_field_row(*row) for row in rows], 3)
-    for method in all_methods().values():
-        if method.Settings.model_fields:
-            own = [_field_row(*row) for row in method.Settings.model_fields.items()]
-            show_table(console, f"\nmethod = {method.name}", ("field", "default", "meaning"), own, 3)
+    methods = all_methods()
+    for method in methods.values():
+        own = method.Settings.model_fields
+        # A method that only has other defaults than its base is told by those.
+        bases = [each for each in methods.values() if each.Settings in method.Settings.__mro__[1:]]
+        base = next((each for each in bases if set(each.Settings.model_fields) == set(own)), None)
+        known = base.Settings.model_fields if base else {}
+        shown = [_field_row(*row) for row in own.items() if not known or row[1].default != known[row[0]].default]
+        title = f"method = {method.name}" + (f" (as {base.name}, but for these defaults)" if base else "")
+        if shown:
+            show_table(console, f"\n{title}", ("field", "default", "meaning"), shown, 3)
 
 
 def _field_row(name: str, field: Any) -> tuple[str, str, str]:
