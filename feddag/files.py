@@ -111,9 +111,7 @@ def read_toml(path: Path, what: str = "experiment file") -> dict[str, Any]:
     try:
         text = read_plain(path, LARGEST_TOML, links=True).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise FeddagError(
-            f"{what} '{path}' cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
+        raise FeddagError(f"{what} '{path}' cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:
         return parse_toml(text)
     except ValueError as error:

@@ -2,14 +2,16 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import count, groupby
 from pathlib import Path
 
 from feddag.client.train import Train
 from feddag.client.trainer import native_network
 from feddag.data.clients import lay_out
 from feddag.data.datasets import Dataset
+from feddag.data.datasets import load as load_dataset
 from feddag.data.partitions import Partition
 from feddag.engines.local import LocalEngine
 from feddag.engines.worker import WorkerConfig
@@ -25,12 +27,11 @@ FORWARD = 1 / 3  # of a training step: scoring has no backward pass
 TWO_ENCODERS = 2 * (1 + FORWARD)  # two phases, in each of which the other encoder only runs forward
 
 
-def estimate(experiments: Sequence[Experiment], runs: Path) -> dict[str, float]:
+def estimate(experiments: Iterable[Experiment], runs: Path) -> dict[str, float]:
     """Seconds that each of these runs will still take, by key. Refuses what cannot be run, before anything is."""
     speeds: dict[tuple[object, ...], float] = {}
     seconds = {}
-    for experiment in experiments:
-        dataset, partition, config = prepare(experiment)
+    for experiment, (dataset, partition, config) in prepared(experiments):
         network = (replace(config.model, encoders=1), experiment.batch_size, experiment.trainer)
         if network not in speeds:
             speeds[network] = measure_speed(experiment, dataset, partition, config)
@@ -38,6 +39,14 @@ def estimate(experiments: Sequence[Experiment], runs: Path) -> dict[str, float]:
         work = (1 - begun) * passes_of(experiment, dataset, partition, config)
         seconds[experiment.key()] = START_SECONDS + work / speeds[network]
     return seconds
+
+
+def prepared(experiments: Iterable[Experiment]) -> Iterator[tuple[Experiment, tuple[Dataset, Partition, WorkerConfig]]]:
+    """What each of them needs to run; a dataset is loaded once for all that follow each other on it."""
+    for name, same in groupby(experiments, lambda experiment: experiment.dataset):
+        dataset = load_dataset(name)
+        for experiment in same:
+            yield experiment, prepare(experiment, dataset)
 
 
 def passes_of(experiment: Experiment, dataset: Dataset, partition: Partition, config: WorkerConfig) -> float:
@@ -62,11 +71,15 @@ def measure_speed(experiment: Experiment, dataset: Dataset, partition: Partition
     try:
         federation = Federation(engine, model, experiment.seed, 1.0)
         start = federation.put(federation.initial_weights())
-        steps, seconds, passes = 8, 0.0, 0
-        while seconds < PROBE_SECONDS:  # the first, short turns also start whatever has to be started
+        passes, seconds, steps = 0, 0.0, 8
+        for turn in count():
             before, began = federation.traffic.samples.total(), time.perf_counter()
             federation.ask(Job(client, Train(start, steps=steps)) for client in largest)
-            seconds, passes = time.perf_counter() - began, federation.traffic.samples.total() - before
+            if turn > 0:  # the first one also starts whatever has to be started
+                seconds += time.perf_counter() - began
+                passes += federation.traffic.samples.total() - before
+            if seconds > PROBE_SECONDS:
+                break
             steps *= 2
     finally:
         engine.close()
@@ -82,4 +95,4 @@ def in_words(seconds: float) -> str:
     for unit, name, least in ((86400, "days", 2), (3600, "hours", 2), (60, "minutes", 1.5)):
         if seconds >= least * unit:
             return f"{round(seconds / unit)} {name}"
-    return f"{max(1, round(seconds))} seconds"
+    return f"{round(seconds)} seconds" if seconds >= 1.5 else "1 second"

@@ -8,12 +8,11 @@ from pathlib import Path
 from feddag.experiment import Experiment
 from feddag.records import ResultRecord
 from feddag.reproduce.cells import cells_of
-from feddag.reproduce.estimate import estimate, in_words
+from feddag.reproduce.estimate import estimate, in_words, prepared
 from feddag.reproduce.published import Published, Scale
 from feddag.reproduce.thresholds import Search, find_searches, searched
 from feddag.runner.compare import compare_methods, find_results
 from feddag.runner.loop import Observer
-from feddag.runner.run import prepare
 
 SEARCH_SECONDS = 10.0
 """A search for groups, roughly: it is not worth a measurement."""
@@ -55,10 +54,8 @@ class Plan:
 
     def _estimate(self, runs: Path) -> dict[str, float]:
         if not self._searches:
-            return estimate(list(self.left.values()), runs)
-        for experiment in self.left.values():
-            prepare(experiment)
-        return dict.fromkeys(self.left, SEARCH_SECONDS)
+            return estimate(self.left.values(), runs)
+        return {experiment.key(): SEARCH_SECONDS for experiment, _ in prepared(self.left.values())}
 
     def sentence(self) -> str:
         """What there is to do, and how long it will take."""

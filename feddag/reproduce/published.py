@@ -152,4 +152,3 @@ def find_published(name: str) -> Published:
 
 def _names(known: dict[str, Published]) -> Sequence[str]:
     return [*known, *(name for published in known.values() for name in published.also)]
-

@@ -10,12 +10,9 @@ from feddag.reproduce.cells import Cell
 from feddag.reproduce.published import Published
 from feddag.reproduce.thresholds import Search
 
-LEGEND = (
-    "paper and ours in per cent; ours is balanced accuracy over the last tenth of the rounds, mean ± standard deviation "
-    "over seeds; best over rounds: each client's best round, which is what FedDAG's released code counts"
-)
 LEGENDS = {
-    "accuracy": LEGEND,
+    "accuracy": "paper and ours in per cent; ours is balanced accuracy over the last tenth of the rounds, mean ± "
+    "standard deviation over seeds; best over rounds: each client's best round, as FedDAG's released code counts",
     "accuracy_unseen": "paper and ours in per cent; balanced accuracy of the clients that joined after the last round",
     "accuracy_unseen_finetuned": "paper and ours in per cent; balanced accuracy of the clients that joined after the "
     "last round, after local epochs of their own",
@@ -43,7 +40,8 @@ def blocks_of(
     for column in published.column:
         here = [cell for cell in cells if cell.column == column]
         if published.shows == "thresholds":
-            blocks += [_curve(published, cell, searches) for cell in here]
+            found = [_curve(published, cell, searches) for cell in here]
+            blocks += [block for block in found if any(set(line[1:]) != {"-"} for line in block.lines)]
         elif published.shows == "accuracy_by_round":
             blocks.append(_by_round(published, here, results))
         else:
