@@ -13,11 +13,11 @@ from feddag.files import read_toml
 TABLES = Path(__file__).parent / "tables"
 Scale = Literal["small", "paper"]
 Shows = Literal["accuracy", "accuracy_unseen", "accuracy_unseen_finetuned", "accuracy_by_round", "thresholds"]
-PerCent = Annotated[float, Field(ge=0, le=100)]
+PerCent = Annotated[float, Field(ge=0, le=100, strict=True)]
 Printed = Annotated[
     list[PerCent],
-    BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
     Field(max_length=2),
+    BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
 ]
 """A figure as the paper prints it: mean and deviation, the mean alone, or nothing."""
 
