@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import count, groupby
 from pathlib import Path
@@ -20,6 +20,8 @@ from feddag.federation import Federation, Job
 from feddag.runner.compare import name_of
 from feddag.runner.directory import RunDirectory
 from feddag.runner.run import prepare
+from feddag.testing import FakeEngine
+from feddag.weights import ClientId
 
 PROBE_SECONDS = 0.5
 START_SECONDS = 2.0  # to load and lay out the data, and to make groups
@@ -51,14 +53,25 @@ def prepared(experiments: Iterable[Experiment]) -> Iterator[tuple[Experiment, tu
 
 def passes_of(experiment: Experiment, dataset: Dataset, partition: Partition, config: WorkerConfig) -> float:
     """Sample passes of a whole run, as if all were training steps of a single encoder."""
-    taking_part = [len(held) for client, held in enumerate(partition.train) if client not in partition.held_out]
-    local, encoders = experiment.local, config.model.encoders
-    by_steps = [local.steps * min(local.batch_size, held) for held in taking_part] if local.steps else []
-    once = sum(by_steps) if local.steps else local.epochs * sum(taking_part)
-    training = experiment.rounds * experiment.participation * once * (TWO_ENCODERS if encoders == 2 else 1)
-    scoring = experiment.rounds * len(dataset.y_test) * encoders * FORWARD
+    sizes = {client: len(held) for client, held in enumerate(partition.train) if client not in partition.held_out}
+    local, encoders, rounds = experiment.local, config.model.encoders, experiment.rounds
+    by_steps = [local.steps * min(local.batch_size, size) for size in sizes.values()] if local.steps else []
+    once = sum(by_steps) if local.steps else local.epochs * sum(sizes.values())
+    training = rounds * sampled_share(experiment, sizes, config) * once * (TWO_ENCODERS if encoders == 2 else 1)
+    scoring = rounds * len(dataset.y_test) * encoders * FORWARD
     tuning = once * encoders if experiment.finetune else 0
     return training + scoring + tuning
+
+
+def sampled_share(experiment: Experiment, sizes: Mapping[ClientId, int], config: WorkerConfig) -> float:
+    """The share of clients that a method asks in a round: some ask all, whatever `participation` says."""
+    federation = Federation(FakeEngine(sizes), config.model, experiment.seed, experiment.participation)
+    method = experiment.method_class(experiment.settings)
+    try:
+        method.setup(federation)
+        return len(method.sample(federation)) / len(sizes)
+    except Exception:  # a method of the user's own may have to be started before it can sample
+        return experiment.participation
 
 
 def measure_speed(experiment: Experiment, dataset: Dataset, partition: Partition, config: WorkerConfig) -> float:
