@@ -14,7 +14,7 @@ from feddag.reproduce.thresholds import Search, find_searches, searched
 from feddag.runner.compare import compare_methods, find_results
 from feddag.runner.loop import Observer
 
-SEARCH_SECONDS = 10.0
+SEARCH_SECONDS = 20.0
 """A search for groups, roughly: it is not worth a measurement."""
 
 Watching = Callable[[Experiment], AbstractContextManager[Observer]]
@@ -59,12 +59,13 @@ class Plan:
 
     def sentence(self) -> str:
         """What there is to do, and how long it will take."""
-        kind = "searches for groups" if self._searches else "runs"
         total = len(self.experiments)
+        several = "searches for groups" if self._searches else "runs"
+        kind = several if total != 1 else "search for groups" if self._searches else "run"
         if not total:
             return "nothing of this can be run here"
         if not self.left:
-            return f"{total} {kind}, all already done"
+            return f"{total} {kind}, {'all ' if total > 1 else ''}already done"
         return f"about {self.time_left()} on this machine: {total} {kind}, {total - len(self.left)} already done"
 
     def time_left(self) -> str:

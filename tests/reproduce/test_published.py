@@ -26,6 +26,7 @@ lr = 0.5
 
 [small]
 rounds = 3
+clients = 3
 
 [[column]]
 name = "few"
