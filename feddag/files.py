@@ -106,18 +106,16 @@ def check_plain(path: Path, most: int) -> None:
         raise _too_large(path, most)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, what: str = "experiment file") -> dict[str, Any]:
     """What a TOML file says that the user names; everything that can be wrong with it is one sentence."""
     try:
         text = read_plain(path, LARGEST_TOML, links=True).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise FeddagError(
-            f"experiment file '{path}' cannot be read: {getattr(error, 'strerror', None) or error}"
-        ) from None
+        raise FeddagError(f"{what} '{path}' cannot be read: {getattr(error, 'strerror', None) or error}") from None
     try:
         return parse_toml(text)
     except ValueError as error:
-        raise FeddagError(f"experiment file '{path}' is not valid TOML: {short(error, 200)}") from None
+        raise FeddagError(f"{what} '{path}' is not valid TOML: {short(error, 200)}") from None
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ ORDER = [  # the picture of docs/design.md from left to right; each imports only
     *("_version", "errors", "files", "rng", "own_code", "packing", "stateful", "records"),
     *("weights", "native", "models", "data", "client", "answers", "federation"),
     *("engines", "server", "methods", "testing"),
-    *("experiment", "runner", "console", "report", "deploy", "bench", "cli", "__main__", "__init__"),
+    *("experiment", "runner", "console", "report", "deploy", "bench", "reproduce", "cli", "__main__", "__init__"),
 ]
 CLOSED = {  # what holds the samples of all clients, or leads to them, and who may not import it
     "data": ("client", "federation", "server", "methods", "testing"),

@@ -15,13 +15,14 @@ from feddag.cli.common import console
 from feddag.cli.grouping import group, sign
 from feddag.cli.help import Command, new_app
 from feddag.cli.reports import report, show, watch
+from feddag.cli.reproduce import reproduce
 from feddag.cli.runs import compare, fields, run
 from feddag.cli.signals import complain
 from feddag.console import print_line
 from feddag.errors import FeddagError, harmless
 
 app = new_app("Clustered federated learning for clients whose data differ.")
-for command in (run, compare, report, show, watch, fields, sign, group):
+for command in (run, compare, reproduce, report, show, watch, fields, sign, group):
     app.command(cls=Command)(command)
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")

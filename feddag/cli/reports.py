@@ -18,7 +18,7 @@ def report(
         Path | None, typer.Option(metavar="FILE", help="default: RUN_DIR/report.html, or comparison.html")
     ] = None,
 ) -> None:
-    """Write one page to look at: of a run, or of several side by side."""
+    """Write one page to look at: of a run, or of several."""
     from feddag.report import read_run, write_comparison, write_report
 
     if len(directories) == 1:

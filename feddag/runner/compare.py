@@ -52,14 +52,19 @@ def compare_methods(
         if key in finished:
             result = finished[key]
         else:
-            directory = runs / f"{experiment.title()}-{key[:8]}"
+            directory = runs / name_of(experiment)
             anew = fresh or (counted and (directory / "result.json").exists())
             directory = free_directory(directory) if anew else directory
             with watching(experiment) as observer:
                 result = run(experiment, directory, resume=not anew, observer=observer).result
         if keep:
-            write_atomically(results / f"{experiment.title()}-{key[:8]}.json", json.dumps(result) + "\n")
+            write_atomically(results / f"{name_of(experiment)}.json", json.dumps(result) + "\n")
         yield Compared(experiment, result, directory)
+
+
+def name_of(experiment: Experiment) -> str:
+    """What a run's directory and a kept result are called, so that they are found again."""
+    return f"{experiment.title()}-{experiment.key()[:8]}"
 
 
 def find_results(folders: Iterable[Path]) -> dict[str, ResultRecord]:

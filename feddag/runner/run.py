@@ -254,9 +254,12 @@ def run_on(
     return result
 
 
-def prepare(experiment: Experiment) -> tuple[Dataset, Partition, WorkerConfig]:
-    """Load, divide and build what a run needs. Whatever can be refused is refused here, before any work."""
-    dataset = load_dataset(experiment.dataset)
+def prepare(experiment: Experiment, dataset: Dataset | None = None) -> tuple[Dataset, Partition, WorkerConfig]:
+    """Load, divide and build what a run needs. Whatever can be refused is refused here, before any work.
+
+    The experiment's dataset may be given where it is loaded already.
+    """
+    dataset = dataset or load_dataset(experiment.dataset)
     partition = experiment.divide(dataset)
     model = experiment.network(dataset.x_train.shape[1:], dataset.num_classes)
     network = native_network(model, experiment.trainer)

@@ -1,0 +1,1 @@
+"""Published tables and figures, run again: the paper's figures beside ours."""
