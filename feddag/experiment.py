@@ -16,7 +16,7 @@ from feddag.data.datasets import Dataset
 from feddag.data.obtain import KNOWN, find
 from feddag.data.partitions import PARTITIONS, Partition, PartitionSettings, make_partition, settings_of
 from feddag.engines.attacks import Attack
-from feddag.errors import FeddagError, nearest, short
+from feddag.errors import FeddagError, nearest, one_line, short
 from feddag.files import LARGEST_TOML, parse_toml, read_toml
 from feddag.methods import Method, MethodSettings, all_methods, find_method
 from feddag.models import ModelSpec, default_model
@@ -315,10 +315,10 @@ def parse_setting(text: str) -> tuple[str, Any]:
     (('lr', 0.1), ('model', 'lenet5'), ('steps', None))
     """
     name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise FeddagError(f"--set '{short(text)}' is not of the form key=value")
     if len(text.splitlines()) > 1 or len(text) > LARGEST_TOML:
-        raise FeddagError(f"--set {short(name.strip())}=... is not one line of a sane length")
+        raise FeddagError(f"--set '{short(one_line(name.strip()))}=...' is not one line of a sane length")
+    if not equals or not name.strip():
+        raise FeddagError(f"--set '{short(one_line(text))}' is not of the form key=value")
     if value.strip().lower() == "none":
         return name.strip(), None
     try:

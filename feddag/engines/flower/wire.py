@@ -211,6 +211,10 @@ def _tensors(content: Any) -> None:
 def _table(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise WireError("an entry should be a table")
+    try:
+        "".join(content).encode()
+    except UnicodeEncodeError:  # JSON can hold half a character
+        raise WireError("a name holds half a character") from None
     return content
 
 
