@@ -128,6 +128,12 @@ class RunDirectory:
         self._synced: set[Path] = set()  # files of single clients that have
         self._next_sync = 0.0
 
+    def has_content(self) -> bool:
+        """Whether there is anything in it beside what a run leaves that was killed before it wrote its first file."""
+        if not self.path.exists():
+            return False
+        return any(path.name != ".lock" and not path.match(TEMPORARY) for path in self.path.iterdir())
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process from running in the same directory; the lock ends with the process."""

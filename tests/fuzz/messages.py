@@ -155,8 +155,7 @@ def _other_array(chance: random.Random, message: Message) -> tuple[str, dict[Any
 class Answering(Engine):
     """Three honest clients, and one whose answer was changed on its way."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
+    chance = random.Random()
 
     def population(self) -> tuple[int, ...]:
         return (0, 1, 2, 3)
@@ -167,7 +166,7 @@ class Answering(Engine):
     def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[int, str]]:
         honest = [Reply(job.client, [_honest(step, job.client) for step in job.steps], 10) for job in jobs]
         mine = honest.pop(HERE.client)
-        return [*honest, read_reply(arrived(self._chance, write_reply(HERE, mine)), HERE, len(mine.results))], {}
+        return [*honest, read_reply(arrived(self.chance, write_reply(HERE, mine)), HERE, len(mine.results))], {}
 
     def states(self) -> dict[int, tuple[int, Weights]]:
         return {}
@@ -209,6 +208,14 @@ def _honest(step: Step, client: int) -> Result:
 
 
 @cache
+def _federation() -> tuple[Answering, Federation]:
+    engine = Answering()
+    federation = Federation(engine, MODEL, 0, 1.0)
+    federation.put(_weights(0))
+    return engine, federation
+
+
+@cache
 def _start() -> Ref:
     weights = _weights(0)
     return Ref(digest(weights), nbytes(weights))
@@ -228,8 +235,8 @@ def some_steps(chance: random.Random) -> list[Step]:
 
 def try_reply(chance: random.Random, scratch: Path) -> None:
     """An answer: refused, or used by the server as any other."""
-    federation = Federation(Answering(chance), MODEL, 0, 1.0)
-    federation.put(_weights(0))
+    engine, federation = _federation()
+    engine.chance = chance
     steps = some_steps(chance)
     measuring = chance.random() < 0.2
     with np.errstate(all="ignore"):
@@ -288,7 +295,9 @@ def _site() -> Path:
     draw = np.random.default_rng(0)
     x, y = draw.normal(size=(24, 2, 2, 1)).astype(np.float32), np.arange(24) % 3
     np.savez(folder / "site.npz", x=x, y=y)
-    write_app(folder / "app", Experiment(method="fedavg", dataset=str(folder / "site.npz"), clients=3, epochs=1, model="mlp"))
+    write_app(
+        folder / "app", Experiment(method="fedavg", dataset=str(folder / "site.npz"), clients=3, epochs=1, model="mlp")
+    )
     return folder
 
 

@@ -60,7 +60,10 @@ def try_signatures(chance: random.Random, scratch: Path) -> None:
     cheap = [name for name in FUSIONS if trained or name not in GATED_FUSIONS]
     options: dict[str, Any] = {"fusion": chance.choice(("clarity", *cheap))}
     if chance.random() < 0.3:
-        options |= {"linkage": chance.choice(("average", "single", "complete", "weighted")), "sources": chance.choice((0, 1, 9))}
+        options |= {
+            "linkage": chance.choice(("average", "single", "complete", "weighted")),
+            "sources": chance.choice((0, 1, 9)),
+        }
     found = group(everyone, **options)
     assert np.isfinite(found.distances_).all() and len(found.labels_) == len(everyone)
     if honest:

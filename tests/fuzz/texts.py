@@ -23,11 +23,55 @@ from tests.fuzz.trees import JUNK, changed
 
 VALUES = (
     *('""', '"x"', "-1", "0", "1", "2", "0.5", "-0.5", "1.5", "1e308", "1e-320", "nan", "inf", "-inf", "true", "false"),
-    *("9" * 19, "9" * 30, "9" * 5000, "[1, 2]", "[]", "{}", "{a = 1}", "1979-05-27", "07:32:00", "[[1]]", "none", "None"),
+    *(
+        "9" * 19,
+        "9" * 30,
+        "9" * 5000,
+        "[1, 2]",
+        "[]",
+        "{}",
+        "{a = 1}",
+        "1979-05-27",
+        "07:32:00",
+        "[[1]]",
+        "none",
+        "None",
+    ),
     *('"nosuchmodule:thing"', '"json:loads"', '"collections:Counter"', '"a:b:c"', '":"', '"/dev/zero"', '"/nowhere"'),
-    *('"\\u001b[2J"', '"' + "a" * 5000 + '"', '"~nobody-here/x"', '"..."', "[" * 3000, "a." * 300 + "b = 1", "'''", '"\\u0000"'),
-    *('"median"', '"clip"', '"sign-flip"', '"dirichlet"', '"natural"', '"concept-shift"', '"own"', '"validation"', '"raw"'),
-    *('"fog,snow"', '"50,50"', '"100"', '"1,2,3"', '"lenet5"', '"resnet9"', '"torch"', '"native"', '"digits"', "10", "100"),
+    *(
+        '"\\u001b[2J"',
+        '"' + "a" * 5000 + '"',
+        '"~nobody-here/x"',
+        '"..."',
+        "[" * 3000,
+        "a." * 300 + "b = 1",
+        "'''",
+        '"\\u0000"',
+    ),
+    *(
+        '"median"',
+        '"clip"',
+        '"sign-flip"',
+        '"dirichlet"',
+        '"natural"',
+        '"concept-shift"',
+        '"own"',
+        '"validation"',
+        '"raw"',
+    ),
+    *(
+        '"fog,snow"',
+        '"50,50"',
+        '"100"',
+        '"1,2,3"',
+        '"lenet5"',
+        '"resnet9"',
+        '"torch"',
+        '"native"',
+        '"digits"',
+        "10",
+        "100",
+    ),
 )
 
 
@@ -46,7 +90,9 @@ def some_value(chance: random.Random) -> str:
 def some_toml(chance: random.Random) -> str:
     """An experiment of some methods' fields with strange values, or with damaged text."""
     method = chance.choice((*all_methods(), *all_methods(), "nobody:Nothing"))
-    lines = [f'method = "{method}"'] + [f"{chance.choice(field_names())} = {some_value(chance)}" for _ in range(chance.randint(0, 3))]
+    lines = [f'method = "{method}"'] + [
+        f"{chance.choice(field_names())} = {some_value(chance)}" for _ in range(chance.randint(0, 3))
+    ]
     text = "\n".join(lines) + "\n"
     if chance.random() < 0.5:
         whole = Experiment(method="feddag").to_toml() if chance.random() < 0.2 else text
@@ -75,8 +121,14 @@ def some_settings(chance: random.Random) -> list[str]:
     made = []
     for _ in range(chance.randint(1, 3)):
         name = chance.choice((*field_names(), "lr", "rounds", "clients"))
-        value = some_value(chance) if chance.random() < 0.7 else "".join(chance.choices(string.printable, k=chance.randint(0, 12)))
-        made.append(chance.choice((f"{name}={value}",) * 8 + (name, f"{name}={value}\nrounds=1", f" {name} = {value} ", value)))
+        value = (
+            some_value(chance)
+            if chance.random() < 0.7
+            else "".join(chance.choices(string.printable, k=chance.randint(0, 12)))
+        )
+        made.append(
+            chance.choice((f"{name}={value}",) * 8 + (name, f"{name}={value}\nrounds=1", f" {name} = {value} ", value))
+        )
     return made
 
 
@@ -120,7 +172,9 @@ def _whole(name: str) -> tuple[Any, ...]:
     from tests.fuzz.runs import WHOLE, whole_run
 
     texts = [(whole_run(method) / name).read_text() for method in WHOLE]
-    return tuple(tuple(map(json.loads, text.splitlines())) if name.endswith("l") else json.loads(text) for text in texts)
+    return tuple(
+        tuple(map(json.loads, text.splitlines())) if name.endswith("l") else json.loads(text) for text in texts
+    )
 
 
 def try_history(chance: random.Random, scratch: Path) -> None:
