@@ -189,9 +189,9 @@ class Experiment(BaseModel):
         kind = self.method_class
         settings: object = kind.Settings
         if not isinstance(settings, type) or not issubclass(settings, MethodSettings):
-            raise FeddagError(f"method = '{self.method}' cannot be used: its Settings is no feddag.MethodSettings")
+            raise FeddagError(f"method = '{short(self.method)}' cannot be used: its Settings is no feddag.MethodSettings")
         if not takes(kind, None):
-            raise FeddagError(f"method = '{self.method}' cannot be used: its __init__ has to take settings and no more")
+            raise FeddagError(f"method = '{short(self.method)}' cannot be used: its __init__ has to take settings and no more")
 
     @property
     def method_class(self) -> type[Method]:
@@ -290,7 +290,7 @@ def read_experiment(path: Path | None, overrides: Mapping[str, Any]) -> Experime
     experiment = Experiment(**{**(read_toml(path) if path else {}), **overrides})
     for name in overrides:
         if name not in {*Experiment.model_fields, *experiment.method_class.Settings.model_fields}:
-            raise FeddagError(f"'{name}' is not a field of method = '{experiment.method}'")
+            raise FeddagError(f"'{short(name)}' is not a field of method = '{experiment.method}'")
     return experiment
 
 

@@ -3,6 +3,9 @@
 Each is a `feddag run` in a process of its own, ended by SIGKILL at a random moment: while it starts, anywhere in its
 rounds, or just when a file is being written. It is then resumed to its end, and must leave the same bytes as a run that
 nobody stopped: the result, the history and the checkpoint with all models, but for the time they took.
+
+Processes are forked from this one, which has imported all that they need; those that are killed while they start are
+whole new ones.
 """
 
 import argparse
@@ -15,37 +18,75 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import feddag.report.terminal
+import feddag.runner.run  # noqa: F401 - imported before any process is forked
+from feddag.cli import main as feddag_main
 from feddag.files import TEMPORARY
 from feddag.packing import pack
-from feddag.runner.directory import RunDirectory
+from feddag.runner.directory import FOLDERS, RunDirectory
 
-DIGITS = ("--set", "epochs=1", "--set", "workers=1", "--set", "participation=0.5", "--no-report")
+COMMON = ("--set", "epochs=1", "--set", "workers=1", "--set", "participation=0.5", "--no-report", "--out", "run")
+DRIFTING = ("--set", "drift_round=3", "--set", "drift_every=1", "--set", "holdout=0.2")
 RUNS: dict[str, tuple[str, ...]] = {
-    # drift with clients signing anew, newcomers at the end
-    "feddag": ("--clients", "10", "--rounds", "5", "--set", "drift_round=2", "--set", "drift_every=1", "--set", "holdout=0.2"),
-    # models that clients keep themselves
-    "ditto": ("--clients", "6", "--rounds", "8"),
-    "ifca": ("--clients", "6", "--rounds", "8", "--set", "groups=3"),
-}  # fmt: skip
+    "feddag": ("--clients", "10", "--rounds", "6", *DRIFTING),  # clients sign anew; newcomers at the end
+    "ditto": ("--clients", "6", "--rounds", "10"),  # models that clients keep themselves
+    "ifca": ("--clients", "6", "--rounds", "10", "--set", "groups=3"),
+}
 TIMES = {"seconds", "versions", "history_sha256"}
 """What may differ from run to run: the history's digest covers the seconds of each round."""
-PATIENCE = 300
-MOMENTS = ("starting", "any", "writing", "writing")
+MOMENTS = ("starting", "any", "any", "writing", "writing")
+START_UP = 6.0  # seconds in which one that is starting is killed
 
 
-def start(command: str, folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-    program = (sys.executable, "-c", "from feddag.cli import main; main()", command, *arguments)
-    return subprocess.Popen(program, cwd=folder, env=environment, **quiet)
+class Forked:
+    """`feddag` with these arguments in a process that was forked from this one."""
+
+    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
+        self._log = folder / "log"
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._work(folder, arguments)
+        self._status: int | None = None
+
+    def _work(self, folder: Path, arguments: Sequence[str]) -> None:
+        os.chdir(folder)
+        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        sys.argv = ["feddag", *arguments]
+        code = 1
+        try:
+            feddag_main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code if isinstance(ended.code, int) else 1
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+
+    def has_ended(self) -> bool:
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self._status = status if pid else None
+        return self._status is not None
+
+    def kill(self) -> None:
+        if not self.has_ended():
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+    def finish(self) -> None:
+        if self._status is None:
+            self._status = os.waitpid(self.pid, 0)[1]
+        assert self._status == 0, self._log.read_text(errors="replace")
 
 
-def finish(process: subprocess.Popen[bytes]) -> None:
-    _, complaint = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, complaint.decode()
+def command(method: str) -> tuple[str, ...]:
+    return ("run", "--method", method, *RUNS[method], *COMMON)
 
 
 def left_behind(directory: Path) -> tuple[Any, ...]:
@@ -60,54 +101,58 @@ def left_behind(directory: Path) -> tuple[Any, ...]:
     return result, history, text, {name: array.tobytes() for name, array in arrays.items()}
 
 
-def kill_somewhere(process: subprocess.Popen[bytes], run: Path, chance: random.Random, usual: float) -> str:
-    """End it at a random moment; returns which kind of moment it was, "late" if it had ended by itself."""
-    moment, began = chance.choice(MOMENTS), time.monotonic()
-    if moment == "starting":
-        end = began + chance.uniform(0, usual / 2)
-        while time.monotonic() < end and not (run / "checkpoints").exists() and process.poll() is None:
-            time.sleep(0.001)
+def kill_while_starting(method: str, folder: Path, chance: random.Random) -> str:
+    """A whole new process, killed before its first checkpoint; mostly while Python is still importing."""
+    program = (sys.executable, "-c", "from feddag.cli import main; main()", *command(method))
+    process = subprocess.Popen(program, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    end = time.monotonic() + chance.uniform(0, START_UP)
+    first = folder / "run/checkpoints"
+    while time.monotonic() < end and not first.exists() and process.poll() is None:
+        time.sleep(0.001)
+    process.kill()
+    return "late" if process.wait() == 0 else "starting"
+
+
+def kill_while_working(method: str, folder: Path, chance: random.Random, moment: str) -> str:
+    """Killed some time after a random round, or as soon as a file is half written after it."""
+    process, files = Forked(folder, command(method)), RunDirectory(folder / "run")
+    after = chance.randrange(-1, int(RUNS[method][3]))  # -1: at once
+    while after >= 0 and not process.has_ended() and files.count_rounds() < after:
+        time.sleep(0.0005)
+    if moment == "any":
+        time.sleep(chance.uniform(0, 0.2))
     else:
-        while not (run / ".lock").exists() and process.poll() is None:
-            time.sleep(0.002)
-        if moment == "any":
-            time.sleep(chance.uniform(0, usual / 2))
-        else:
-            wanted, seen = chance.randint(1, 40), set[str]()
-            while len(seen) < wanted and process.poll() is None:
-                seen |= {
-                    str(path)
-                    for folder in (".", "checkpoints", "states", "held")
-                    for path in (run / folder).glob(TEMPORARY)
-                }
-            time.sleep(chance.choice((0, 0, 1e-4, 1e-3)))
-    ended = process.poll() is not None
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+        folders = [files.path / name for name in (".", *FOLDERS)]
+        while not process.has_ended() and not any(any(each.glob(TEMPORARY)) for each in folders):
+            pass
+        time.sleep(chance.choice((0, 0, 1e-4, 1e-3)))
+    ended = process.has_ended()
+    process.kill()
     return "late" if ended else moment
 
 
-def killed_and_resumed(method: str, folder: Path, chance: random.Random, whole: tuple[Any, ...], usual: float) -> str:
+def killed_and_resumed(method: str, folder: Path, chance: random.Random, whole: tuple[Any, ...], moment: str) -> str:
     """One run, killed and resumed to its end; returns when it was killed, and whether a file was half written."""
-    process = start("run", folder, "--method", method, *RUNS[method], *DIGITS, "--out", "run")
-    moment = kill_somewhere(process, folder / "run", chance, usual)
+    if moment == "starting":
+        moment = kill_while_starting(method, folder, chance)
+    else:
+        moment = kill_while_working(method, folder, chance, moment)
     if moment == "late":
         return moment
-    half = " with half a file" if any((folder / "run").rglob(TEMPORARY)) else ""
-    if (folder / "run/experiment.toml").exists():
-        finish(start("run", folder, "--resume", "run", "--no-report"))
-    else:  # nothing was begun: the same command again
-        finish(start("run", folder, "--method", method, *RUNS[method], *DIGITS, "--out", "run"))
-    assert left_behind(folder / "run") == whole, f"{method}, killed {moment}{half}: not the same run"
-    assert not any((folder / "run").rglob(TEMPORARY))
+    run = folder / "run"
+    half = ", a file half written" if any(run.rglob(TEMPORARY)) else ""
+    begun = (run / "experiment.toml").exists()  # else there is nothing to resume: the same command again
+    Forked(folder, ("run", "--resume", "run", "--no-report") if begun else command(method)).finish()
+    assert left_behind(run) == whole, f"{method}, killed {moment}{half}: not the same run"
+    assert not any(run.rglob(TEMPORARY))
     return moment + half
 
 
-def uninterrupted(method: str, folder: Path) -> tuple[tuple[Any, ...], float]:
-    """What the run leaves behind when nobody stops it, and how many seconds it takes with its start."""
-    began = time.monotonic()
-    finish(start("run", folder, "--method", method, *RUNS[method], *DIGITS, "--out", "run"))
-    return left_behind(folder / "run"), time.monotonic() - began
+def uninterrupted(method: str, folder: Path) -> tuple[Any, ...]:
+    """What the run leaves behind when nobody stops it."""
+    folder.mkdir()
+    Forked(folder, command(method)).finish()
+    return left_behind(folder / "run")
 
 
 def main() -> None:
@@ -115,23 +160,21 @@ def main() -> None:
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args()
-    chance = random.Random(asked.seed)
+    chance, began = random.Random(asked.seed), time.monotonic()
     found: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as scratch:
-        whole = {}
-        for method in RUNS:
-            (Path(scratch) / method).mkdir()
-            whole[method] = uninterrupted(method, Path(scratch) / method)
-        number = kills = 0
-        while kills < asked.count:
-            method = list(RUNS)[number % len(RUNS)]
-            folder = Path(scratch) / str(number)
+        whole = {method: uninterrupted(method, Path(scratch) / method) for method in RUNS}
+        number = 0
+        while found.total() - found["late"] < asked.count:
+            method, folder = list(RUNS)[number % len(RUNS)], Path(scratch) / str(number)
             folder.mkdir()
-            moment = killed_and_resumed(method, folder, chance, *whole[method])
+            moment = killed_and_resumed(method, folder, chance, whole[method], MOMENTS[number % len(MOMENTS)])
             found[moment] += 1
-            number, kills = number + 1, kills + (moment != "late")
-            print(f"{kills}: {method}, {moment}", flush=True)
-    print(f"{kills} kills, each resumed to the same bytes: {dict(sorted(found.items()))}")
+            number += 1
+            print(f"{found.total() - found['late']}: {method}, {moment}", flush=True)
+    minutes = (time.monotonic() - began) / 60
+    kills = {moment: count for moment, count in sorted(found.items()) if moment != "late"}
+    print(f"{sum(kills.values())} kills in {minutes:.0f} minutes, each resumed to the same bytes: {kills}")
 
 
 if __name__ == "__main__":

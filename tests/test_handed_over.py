@@ -262,11 +262,8 @@ def test_what_a_killed_process_left_half_written_is_swept_up(unfinished: Path) -
     left = [unfinished / ".feddag-0123.tmp", unfinished / "checkpoints/.feddag-4567.tmp"]
     for path in left:
         path.write_text("half")
-    files = RunDirectory(unfinished)
-    saved = files.load_checkpoint()
-    assert saved is not None
-    files.rewind(saved.tree)
-    assert not any(path.exists() for path in left)
+    with RunDirectory(unfinished).locked():
+        assert not any(path.exists() for path in left)
 
 
 def test_the_page_is_written_beside_a_link_and_not_through_it(handed: Path) -> None:

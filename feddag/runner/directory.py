@@ -130,9 +130,8 @@ class RunDirectory:
 
     def has_content(self) -> bool:
         """Whether there is anything in it beside what a run leaves that was killed before it wrote its first file."""
-        if not self.path.exists():
-            return False
-        return any(path.name != ".lock" and not path.match(TEMPORARY) for path in self.path.iterdir())
+        found = self.path.iterdir() if self.path.exists() else ()
+        return any(path.name != ".lock" and not path.match(TEMPORARY) for path in found)
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -147,6 +146,8 @@ class RunDirectory:
             except OSError:
                 raise FeddagError(f"run directory '{self.path}' is in use by another process") from None
             self._lock = lock
+            for path in [path for folder in (".", *FOLDERS) for path in (self.path / folder).glob(TEMPORARY)]:
+                path.unlink()  # half written by a process that was killed
             yield
         finally:
             self._lock = None
@@ -243,8 +244,7 @@ class RunDirectory:
     def make_durable(self) -> None:
         """Wait until the newest checkpoint and all that it refers to have reached the disk.
 
-        Where that is slow it is not done every round. Until it is, the last checkpoint that has reached the disk is
-        kept, so that a power cut costs rounds and never the run.
+        Where that is slow it is not done every round; until it is, the last one that has reached the disk is kept.
         """
         if not self._needed:
             return
@@ -307,8 +307,7 @@ class RunDirectory:
             kept = self._files_of(checkpoint)
             self._needed = {self._checkpoint_path(checkpoint["round"]): set(kept)}
             kept |= set(self._needed)
-        half_written = [path for folder in (".", *FOLDERS) for path in (self.path / folder).glob(TEMPORARY)]
-        for path in [*self._checkpoints(), *self._client_files(), *half_written]:
+        for path in [*self._checkpoints(), *self._client_files()]:
             if path not in kept:
                 path.unlink()
 
