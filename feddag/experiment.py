@@ -189,9 +189,13 @@ class Experiment(BaseModel):
         kind = self.method_class
         settings: object = kind.Settings
         if not isinstance(settings, type) or not issubclass(settings, MethodSettings):
-            raise FeddagError(f"method = '{short(self.method)}' cannot be used: its Settings is no feddag.MethodSettings")
+            raise FeddagError(
+                f"method = '{short(self.method)}' cannot be used: its Settings is no feddag.MethodSettings"
+            )
         if not takes(kind, None):
-            raise FeddagError(f"method = '{short(self.method)}' cannot be used: its __init__ has to take settings and no more")
+            raise FeddagError(
+                f"method = '{short(self.method)}' cannot be used: its __init__ has to take settings and no more"
+            )
 
     @property
     def method_class(self) -> type[Method]:

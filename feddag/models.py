@@ -241,5 +241,7 @@ def _user_parts(name: str, shape: Shape, num_classes: int) -> tuple[nn.Module, n
         raise FeddagError(f"model = '{short(name)}' cannot be used: it has to be a function of (shape, num_classes)")
     parts = found(shape, num_classes)
     if not isinstance(parts, tuple) or [isinstance(part, nn.Module) for part in parts] != [True, True]:
-        raise FeddagError(f"model = '{short(name)}' cannot be used: it has to return two modules, an encoder and a head")
+        raise FeddagError(
+            f"model = '{short(name)}' cannot be used: it has to return two modules, an encoder and a head"
+        )
     return parts[0], parts[1]

@@ -17,7 +17,8 @@ from feddag.errors import FeddagError
 from feddag.files import check_plain, open_plain, read_plain, write_atomically
 from feddag.report import read_run, write_report
 from feddag.report.live import LivePage, read_state
-from feddag.runner.directory import RunDirectory, load_tree, save_tree
+from feddag.runner.directory import RunDirectory
+from feddag.runner.trees import load_tree, save_tree
 
 QUICK = {"clients": 4, "groups": 2, "rounds": 2, "epochs": 1, "workers": 1}
 SPY = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\ndef call(*told): pass\n"

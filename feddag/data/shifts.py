@@ -85,7 +85,9 @@ def check_corruption(name: str) -> None:
     """Refuses a corruption that does not exist."""
     if name not in CORRUPTIONS:
         allowed = ", ".join(CORRUPTIONS)
-        raise FeddagError(f"corruption '{short(name)}' does not exist: allowed are {allowed}{nearest(name, CORRUPTIONS)}")
+        raise FeddagError(
+            f"corruption '{short(name)}' does not exist: allowed are {allowed}{nearest(name, CORRUPTIONS)}"
+        )
 
 
 def _as_bytes(x: NDArray[np.floating]) -> NDArray[np.uint8]:

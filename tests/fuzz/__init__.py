@@ -1,8 +1,8 @@
 """Damaged and hostile input of every kind that feddag reads, made from a seed, and whether it is refused well.
 
 `attempt(kind, seed, scratch)` makes one and has it read: "read" or "refused", and an error for anything but one plain
-sentence. `python -m tests.fuzz COUNT [KIND ...]` tries many; docs are in `__main__.py`. What once broke something, or is
-tricky, is kept in `corpus/` (see `corpus.py`).
+sentence. `python -m tests.fuzz COUNT [KIND ...]` tries many; docs are in `__main__.py`. What once broke something, or
+is tricky, is kept in `corpus/` (see `corpus.py`).
 """
 
 import random

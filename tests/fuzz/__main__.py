@@ -1,8 +1,8 @@
-"""Much damaged input: `python -m tests.fuzz COUNT [KIND ...] [--first SEED]`, or `--minutes M` for a share of each kind.
+"""Much damaged input: `python -m tests.fuzz COUNT [KIND ...] [--first SEED] [--minutes M]`.
 
 Prints for every kind how many were read and how many refused, the slowest and the memory. What is neither is told with
-the seed that makes it again, and the exit code is then 1. COUNT is for each kind; with `--minutes` a kind also ends when
-its share of the time is over.
+the seed that makes it again, and the exit code is then 1. COUNT is for each kind; with `--minutes` a kind also ends
+when its share of the time is over.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=KINDS)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=float("inf"))
-    asked = parser.parse_args()
+    asked = parser.parse_intermixed_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     total, began = collections.Counter[str](), time.monotonic()

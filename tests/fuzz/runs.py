@@ -30,7 +30,7 @@ from feddag.report.live import read_state
 from feddag.report.page import page
 from feddag.report.run import run_document
 from feddag.report.terminal import show_run
-from feddag.runner.directory import load_tree, save_tree
+from feddag.runner.trees import load_tree, save_tree
 from tests.fuzz.trees import changed
 
 LONGEST_SENTENCE = 1000

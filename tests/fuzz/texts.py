@@ -145,11 +145,13 @@ def try_experiment(chance: random.Random, scratch: Path) -> None:
         "groups": (1, 2, 5, 50, 10**6), "classes_per_client": (1, 3, 10, 50), "concepts": (1, 4, 100, 10**6),
         "label_fraction": (1e-9, 0.2, 1.0), "concentration": (1e-9, 1e-3, 1.0, 1e9, 1e300),
         "corruptions": (0, 1, 3, 10**6, "fog,snow", "", ",", "nothing", -1), "severity": (1, 5),
-        "mix": ("50,50", "100", "", "0,0", "-1,101", "a", "1e9", "nan,nan", "33,33,34"), "mix_kind": ("labels", "domains"),
+        "mix": ("50,50", "100", "", "0,0", "-1,101", "a", "1e9", "nan,nan", "33,33,34"),
+        "mix_kind": ("labels", "domains"),
         "samples_min": (1, 5, 10**9), "samples_max": (1, 50, 10**9), "fraction": (1e-9, 0.01, 1.0),
         "test": ("classes", "own"), "test_share": (1e-9, 0.5, 0.999999), "validation": (0, 1e-9, 0.5, 0.999999),
         "holdout": (0, 1e-9, 0.5, 0.999999), "base": ("dirichlet", "pathological"), "skewed": (True, False),
-        "seed": (0, 2**53, 10**60), "model": ("mlp", "lenet5", "cnn", "resnet9", "", "x"), "trainer": ("auto", "torch", "native"),
+        "seed": (0, 2**53, 10**60), "model": ("mlp", "lenet5", "cnn", "resnet9", "", "x"),
+        "trainer": ("auto", "torch", "native"),
     }  # fmt: skip
     for name in chance.sample(list(choices), chance.randint(1, 5)):
         values[name] = chance.choice(choices[name])

@@ -173,7 +173,7 @@ def _read(message: Message, special: Mapping[str, Callable[[Any], Any]] | None =
     if not isinstance(content, dict):
         raise WireError("a malformed message")
     protocol = content.get("protocol")
-    if not isinstance(protocol, int) or protocol != PROTOCOL:  # an array in its place would compare as one
+    if type(protocol) is not int or protocol != PROTOCOL:  # an array in its place would compare as one
         raise WireError(f"a message does not follow protocol {PROTOCOL}; is feddag the same version everywhere?")
     return content
 

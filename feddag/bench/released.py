@@ -1,0 +1,80 @@
+"""What a signature gives away of small classes, and what leaving them out costs the groups.
+
+The principal vectors of a class are mixtures of its samples: of one sample the vector is that sample, of many like none.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.metrics import adjusted_rand_score
+
+from feddag.bench.groups import signatures_of
+from feddag.client.signature import signature, standardised
+from feddag.data.datasets import load
+from feddag.experiment import Experiment
+from feddag.server.grouping import group
+
+Row = dict[str, Any]
+
+SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 20, 50)
+DRAWS = 20  # of so many samples, from each class
+LEAST = (1, 6)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "label-skew 0.2, quantity 1": {"partition": "label-skew", "label_fraction": 0.2, "concentration": 1.0},
+    "label-skew 0.2, quantity 0.25": {"partition": "label-skew", "label_fraction": 0.2, "concentration": 0.25},
+    "concept-shift": {"partition": "concept-shift"},
+}
+CLIENTS = {"digits": 20, "fmnist": 100}
+
+
+def measure(datasets: Sequence[str], seeds: Sequence[int]) -> dict[str, list[Row]]:
+    """How like a sample the most telling vector is, by the size of a class; and the groups with small classes left out."""
+    likeness = [{"dataset": name, "samples": size, **_likeness(name, size)} for name in datasets for size in SIZES]
+    groups = [
+        {"dataset": name, "setting": setting, **{str(least): _ari(name, setting, least, seeds) for least in LEAST}}
+        for name in datasets
+        for setting in SETTINGS
+    ]
+    return {"likeness": likeness, "groups": groups}
+
+
+def _likeness(dataset: str, size: int) -> Row:
+    """|cosine| of the nearest pair of a released vector and a sample of its class, over random classes of this size."""
+    data, draw, found = load(dataset), np.random.default_rng(0), []
+    for label in range(data.num_classes):
+        held = np.flatnonzero(data.y_train == label)
+        for _ in range(DRAWS):
+            x = data.x_train[draw.choice(held, size, replace=False)]
+            samples = standardised(x.reshape(size, -1))
+            vectors = signature(x, np.zeros(size, np.int64), 1).vectors[0].astype(np.float64)
+            norms = np.linalg.norm(samples, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)[None]
+            found.append(float(np.abs(samples @ vectors.T / np.maximum(norms, 1e-12)).max()))
+    return {"median": round(float(np.median(found)), 4), "largest": round(max(found), 4)}
+
+
+def _ari(dataset: str, setting: str, least: int, seeds: Sequence[int]) -> list[float]:
+    scores = []
+    for seed in seeds:
+        experiment = Experiment(dataset=dataset, seed=seed, clients=CLIENTS.get(dataset, 100), **SETTINGS[setting])
+        signatures, truth = signatures_of(experiment, {"least_per_class": least})
+        scores.append(round(float(adjusted_rand_score(truth, group(signatures, seed=seed).labels_)), 4))
+    return scores
+
+
+LIKENESS_COLUMNS = ("dataset", "samples of the class", "median", "largest")
+GROUP_COLUMNS = ("dataset", "setting", "seeds", *(f"least_per_class = {least}" for least in LEAST))
+
+
+def likeness_table(rows: Sequence[Row]) -> list[list[str]]:
+    """The first table's rows as text."""
+    return [[row["dataset"], str(row["samples"]), f"{row['median']:.3f}", f"{row['largest']:.3f}"] for row in rows]
+
+
+def group_table(rows: Sequence[Row]) -> list[list[str]]:
+    """The second table's rows as text: means over seeds."""
+    keys = [str(least) for least in LEAST]
+    return [
+        [row["dataset"], row["setting"], str(len(row[keys[0]])), *(f"{np.mean(row[key]):.3f}" for key in keys)]
+        for row in rows
+    ]
