@@ -1,6 +1,6 @@
 """What a signature gives away of small classes, and what leaving them out costs the groups.
 
-The principal vectors of a class are mixtures of its samples: of one sample the vector is that sample, of many like none.
+The principal vectors of a class are mixtures of its samples: of one sample the vector is that sample.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ CLIENTS = {"digits": 20, "fmnist": 100}
 
 
 def measure(datasets: Sequence[str], seeds: Sequence[int]) -> dict[str, list[Row]]:
-    """How like a sample the most telling vector is, by the size of a class; and the groups with small classes left out."""
+    """How like a sample the most telling vector is, by the size of a class; the groups without small classes."""
     likeness = [{"dataset": name, "samples": size, **_likeness(name, size)} for name in datasets for size in SIZES]
     groups = [
         {"dataset": name, "setting": setting, **{str(least): _ari(name, setting, least, seeds) for least in LEAST}}

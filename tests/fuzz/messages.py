@@ -305,7 +305,7 @@ def try_node(chance: random.Random, scratch: Path) -> None:
     """A job that the node's own program does if it can; its answer is one that a server can read."""
     job = write_job(HERE, Job(HERE.client, some_steps(chance)), lambda ref: _weights(0))
     site = {"client-id": 2, "data": str(_site() / "site.npz"), "state": str(scratch), "least-per-class": 1}
-    limits = {"most-steps": 50, "most-epochs": 3, "most-seconds": 50}
+    limits = {"most-steps": 50, "most-epochs": 3, "most-seconds": 250}
     with contextlib.redirect_stderr(io.StringIO()), np.errstate(all="ignore"):
         answered = answer(arrived(chance, job), site | limits, {}, _site() / "app" / PACKAGE)
     for memory in scratch.iterdir():
