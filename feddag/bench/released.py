@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from feddag.bench.groups import signatures_of
@@ -40,17 +41,30 @@ def measure(datasets: Sequence[str], seeds: Sequence[int]) -> dict[str, list[Row
 
 
 def _likeness(dataset: str, size: int) -> Row:
-    """|cosine| of the nearest pair of a released vector and a sample of its class, over random classes of this size."""
-    data, draw, found = load(dataset), np.random.default_rng(0), []
+    """|cosine| of the nearest pair of a released vector and a sample of its class, over random classes of this size.
+
+    A class's mean is like any of its samples: so the same is measured for as many samples that are not the client's.
+    """
+    data, draw = load(dataset), np.random.default_rng(0)
+    own, others = [], []
     for label in range(data.num_classes):
         held = np.flatnonzero(data.y_train == label)
         for _ in range(DRAWS):
-            x = data.x_train[draw.choice(held, size, replace=False)]
-            samples = standardised(x.reshape(size, -1))
-            vectors = signature(x, np.zeros(size, np.int64), 1).vectors[0].astype(np.float64)
-            norms = np.linalg.norm(samples, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)[None]
-            found.append(float(np.abs(samples @ vectors.T / np.maximum(norms, 1e-12)).max()))
-    return {"median": round(float(np.median(found)), 4), "largest": round(max(found), 4)}
+            drawn = data.x_train[draw.choice(held, 2 * size, replace=False)]
+            vectors = signature(drawn[:size], np.zeros(size, np.int64), 1).vectors[0]
+            own.append(_nearest(vectors, drawn[:size]))
+            others.append(_nearest(vectors, drawn[size:]))
+    told_apart = np.mean(np.array(own) > np.array(others))
+    return {
+        **{"own": round(float(np.median(own)), 4), "others": round(float(np.median(others)), 4)},
+        "told_apart": round(float(told_apart), 3),
+    }
+
+
+def _nearest(vectors: NDArray[np.float32], x: NDArray[Any]) -> float:
+    samples, vectors = standardised(x.reshape(len(x), -1)), vectors.astype(np.float64)
+    norms = np.linalg.norm(samples, axis=1)[:, None] * np.linalg.norm(vectors, axis=1)[None]
+    return float(np.abs(samples @ vectors.T / np.maximum(norms, 1e-12)).max())
 
 
 def _ari(dataset: str, setting: str, least: int, seeds: Sequence[int]) -> list[float]:
@@ -62,13 +76,14 @@ def _ari(dataset: str, setting: str, least: int, seeds: Sequence[int]) -> list[f
     return scores
 
 
-LIKENESS_COLUMNS = ("dataset", "samples of the class", "median", "largest")
+LIKENESS_COLUMNS = ("dataset", "samples of the class", "the client's own", "not its own", "own is nearer")
 GROUP_COLUMNS = ("dataset", "setting", "seeds", *(f"least_per_class = {least}" for least in LEAST))
 
 
 def likeness_table(rows: Sequence[Row]) -> list[list[str]]:
     """The first table's rows as text."""
-    return [[row["dataset"], str(row["samples"]), f"{row['median']:.3f}", f"{row['largest']:.3f}"] for row in rows]
+    keys = ("own", "others", "told_apart")
+    return [[row["dataset"], str(row["samples"]), *(f"{row[key]:.3f}" for key in keys)] for row in rows]
 
 
 def group_table(rows: Sequence[Row]) -> list[list[str]]:
