@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # -n 2: two test processes of one thread each
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: run test lint types unit test-flower test-report screenshots tables curves test-sanitized clean
+.PHONY: run test lint types unit test-flower test-report screenshots tables curves test-sanitized fuzz clean
 
 run: $(READY)
 	@$(BIN)/feddag compare --fresh --runs runs
@@ -73,6 +73,11 @@ tables: $(READY)
 # The curves of docs/results.md, from the kept results (seconds; needs Chromium as above).
 curves: $(VENV)/.browser
 	$(BIN)/python docs/curves.py
+
+# Damaged and hostile input of every kind, each read or refused in one sentence (five minutes; docs/security.md).
+FUZZ_MINUTES ?= 5
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz 100000 --minutes $(FUZZ_MINUTES)
 
 # The native trainer's tests under the address and undefined-behaviour sanitizers (minutes; needs gcc's libasan).
 test-sanitized: $(READY)

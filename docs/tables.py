@@ -10,17 +10,19 @@ import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from feddag.bench import attacks as bench_attacks
 from feddag.bench import groups as bench_groups
+from feddag.bench import released as bench_released
 from feddag.experiment import read_experiments
 from feddag.runner.level import span, stabilisers
 from feddag.runner.paired import paired_difference
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "docs" / name for name in ("results.md", "fidelity.md", "security.md")]
+PAGES = [ROOT / "docs" / name for name in ("results.md", "fidelity.md", "security.md", "grouping.md")]
 MARKED = re.compile(r"(?<=^<!-- table: )(?P<name>[^\n]+) -->\n\n(?:\|[^\n]*\n)*", re.MULTILINE)
 
 Results = Sequence[Mapping[str, Any]]
@@ -421,6 +423,14 @@ def drawn_attacks() -> str:
     return lined(bench_attacks.COLUMNS, bench_attacks.table(rows))
 
 
+def drawn_released(part: str) -> str:
+    """What signatures of small classes give away, or what leaving them out costs: kept by `feddag bench released`."""
+    rows = json.loads((ROOT / "results" / "bench-released.json").read_text(encoding="utf-8"))["rows"][part]
+    if part == "likeness":
+        return lined(bench_released.LIKENESS_COLUMNS, bench_released.likeness_table(rows))
+    return lined(bench_released.GROUP_COLUMNS, bench_released.group_table(rows))
+
+
 def lined(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, ["---"] * len(head), *body])
 
@@ -431,6 +441,7 @@ def filled(text: str) -> str:
     def anew(found: re.Match[str]) -> str:
         name = found["name"]
         measured = {"groups": drawn_groups, "attacks": drawn_attacks}
+        measured |= {f"released-{part}": partial(drawn_released, part) for part in ("likeness", "groups")}
         return f"{name} -->\n\n{measured[name]() if name in measured else drawn(TABLES[name])}"
 
     return MARKED.sub(anew, text)

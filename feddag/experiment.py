@@ -16,7 +16,7 @@ from feddag.data.datasets import Dataset
 from feddag.data.obtain import KNOWN, find
 from feddag.data.partitions import PARTITIONS, Partition, PartitionSettings, make_partition, settings_of
 from feddag.engines.attacks import Attack
-from feddag.errors import FeddagError, nearest, short
+from feddag.errors import FeddagError, nearest, one_line, short
 from feddag.files import LARGEST_TOML, parse_toml, read_toml
 from feddag.methods import Method, MethodSettings, all_methods, find_method
 from feddag.models import ModelSpec, default_model
@@ -189,9 +189,13 @@ class Experiment(BaseModel):
         kind = self.method_class
         settings: object = kind.Settings
         if not isinstance(settings, type) or not issubclass(settings, MethodSettings):
-            raise FeddagError(f"method = '{self.method}' cannot be used: its Settings is no feddag.MethodSettings")
+            raise FeddagError(
+                f"method = '{short(self.method)}' cannot be used: its Settings is no feddag.MethodSettings"
+            )
         if not takes(kind, None):
-            raise FeddagError(f"method = '{self.method}' cannot be used: its __init__ has to take settings and no more")
+            raise FeddagError(
+                f"method = '{short(self.method)}' cannot be used: its __init__ has to take settings and no more"
+            )
 
     @property
     def method_class(self) -> type[Method]:
@@ -290,7 +294,7 @@ def read_experiment(path: Path | None, overrides: Mapping[str, Any]) -> Experime
     experiment = Experiment(**{**(read_toml(path) if path else {}), **overrides})
     for name in overrides:
         if name not in {*Experiment.model_fields, *experiment.method_class.Settings.model_fields}:
-            raise FeddagError(f"'{name}' is not a field of method = '{experiment.method}'")
+            raise FeddagError(f"'{short(name)}' is not a field of method = '{experiment.method}'")
     return experiment
 
 
@@ -315,10 +319,10 @@ def parse_setting(text: str) -> tuple[str, Any]:
     (('lr', 0.1), ('model', 'lenet5'), ('steps', None))
     """
     name, equals, value = text.partition("=")
-    if not equals or not name.strip():
-        raise FeddagError(f"--set '{short(text)}' is not of the form key=value")
     if len(text.splitlines()) > 1 or len(text) > LARGEST_TOML:
-        raise FeddagError(f"--set {short(name.strip())}=... is not one line of a sane length")
+        raise FeddagError(f"--set '{short(one_line(name.strip()))}=...' is not one line of a sane length")
+    if not equals or not name.strip():
+        raise FeddagError(f"--set '{short(one_line(text))}' is not of the form key=value")
     if value.strip().lower() == "none":
         return name.strip(), None
     try:

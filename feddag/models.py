@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from feddag.errors import FeddagError, nearest
+from feddag.errors import FeddagError, nearest, short
 from feddag.own_code import resolve, takes
 from feddag.rng import dropout_mask, stream_key
 
@@ -238,8 +238,10 @@ def _user_parts(name: str, shape: Shape, num_classes: int) -> tuple[nn.Module, n
     """The encoder and the head that a function of the user's own returns."""
     found = resolve("model", name)
     if not takes(found, shape, num_classes):
-        raise FeddagError(f"model = '{name}' cannot be used: it has to be a function of (shape, num_classes)")
+        raise FeddagError(f"model = '{short(name)}' cannot be used: it has to be a function of (shape, num_classes)")
     parts = found(shape, num_classes)
     if not isinstance(parts, tuple) or [isinstance(part, nn.Module) for part in parts] != [True, True]:
-        raise FeddagError(f"model = '{name}' cannot be used: it has to return two modules, an encoder and a head")
+        raise FeddagError(
+            f"model = '{short(name)}' cannot be used: it has to return two modules, an encoder and a head"
+        )
     return parts[0], parts[1]

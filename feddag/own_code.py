@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from feddag.errors import FeddagError
+from feddag.errors import FeddagError, one_line, short
 
 PACKAGE = Path(__file__).parent
 
@@ -29,7 +29,9 @@ def resolve(field: str, name: str) -> Any:
         return pkgutil.resolve_name(name)
     except Exception as error:  # a module can raise anything while it is imported
         said = str(error) if isinstance(error, ImportError | AttributeError | ValueError) else repr(error)
-        raise FeddagError(f"{field} = '{name}' could not be imported: {said}") from error
+        raise FeddagError(
+            f"{field} = '{short(one_line(name))}' could not be imported: {short(one_line(said), 300)}"
+        ) from error
 
 
 def takes(found: object, *arguments: object) -> bool:

@@ -1,6 +1,6 @@
 """Run directories that are damaged in hundreds of ways: each is read, or refused in one sentence, and nothing is run.
 
-`python -m tests.fuzz.runs COUNT` tries as many as one likes.
+`python -m tests.fuzz COUNT run` tries as many as one likes.
 """
 
 import json

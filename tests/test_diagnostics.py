@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 import feddag
-from feddag.runner.directory import load_tree
+from feddag.runner.trees import load_tree
 
 QUICK = {"clients": 6, "groups": 3, "epochs": 1, "rounds": 2, "workers": 1}
 

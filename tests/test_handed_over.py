@@ -17,7 +17,8 @@ from feddag.errors import FeddagError
 from feddag.files import check_plain, open_plain, read_plain, write_atomically
 from feddag.report import read_run, write_report
 from feddag.report.live import LivePage, read_state
-from feddag.runner.directory import RunDirectory, load_tree, save_tree
+from feddag.runner.directory import RunDirectory
+from feddag.runner.trees import load_tree, save_tree
 
 QUICK = {"clients": 4, "groups": 2, "rounds": 2, "epochs": 1, "workers": 1}
 SPY = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\ndef call(*told): pass\n"
@@ -262,11 +263,8 @@ def test_what_a_killed_process_left_half_written_is_swept_up(unfinished: Path) -
     left = [unfinished / ".feddag-0123.tmp", unfinished / "checkpoints/.feddag-4567.tmp"]
     for path in left:
         path.write_text("half")
-    files = RunDirectory(unfinished)
-    saved = files.load_checkpoint()
-    assert saved is not None
-    files.rewind(saved.tree)
-    assert not any(path.exists() for path in left)
+    with RunDirectory(unfinished).locked():
+        assert not any(path.exists() for path in left)
 
 
 def test_the_page_is_written_beside_a_link_and_not_through_it(handed: Path) -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from feddag.errors import FeddagError
 from feddag.files import write_atomically
-from feddag.runner.directory import DamagedError, RunDirectory, load_tree, save_tree
+from feddag.runner.directory import RunDirectory
+from feddag.runner.trees import DamagedError, load_tree, save_tree
 
 TREE = {  # what a checkpoint holds beside what `save_checkpoint` adds
     **{"key": "k", "present": [0, 1], "method": {}, "traffic": {}, "missing": {}, "chosen": {}},

@@ -57,6 +57,9 @@ def test_a_round_that_left_unusable_models_is_undone_and_repeated(lying: Any, tm
     assert "round 2 was undone" in events[0]["text"]
     assert [len(record["missing"]) for record in run.history] == [0, 1, 1, 1]
     assert [record["round"] for record in run.history] == [1, 2, 3, 4]
+    # Ten answers, ten that were undone and nine in their place, nine, nine; forty where nobody lies.
+    assert run.result["bytes_up"] * 40 == honest.result["bytes_up"] * 47
+    assert [record["bytes_up"] for record in run.history][-1] == run.result["bytes_up"]
     # Without the liar from the start of round 2 it is the same run.
     model = run.model(0).state_dict()
     assert all(torch.isfinite(value).all() for value in model.values())

@@ -5,8 +5,10 @@ import json
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import feddag
 from feddag.cli import main
@@ -210,3 +212,21 @@ def test_an_empty_experiment_is_not_resumed(tmp_path: Path, monkeypatch, capsys)
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2 and "experiment.toml' is damaged: method is missing" in capsys.readouterr().err
+
+
+def test_a_run_killed_after_its_result_still_keeps_the_models_of_newcomers(tmp_path: Path, monkeypatch) -> None:
+    experiment = feddag.Experiment(method="feddag", clients=8, groups=2, rounds=2, epochs=1, holdout=0.25, workers=1)
+    whole = feddag.run(experiment, tmp_path / "whole")
+    with monkeypatch.context() as patched:
+        patched.setattr(RunDirectory, "finish", _finish_and_die)
+        with pytest.raises(KeyboardInterrupt):
+            feddag.run(experiment, tmp_path / "killed")
+    resumed = feddag.run(experiment, tmp_path / "killed", resume=True)
+    newcomer = whole.result["held_out"][0]
+    expected, found = whole.model(newcomer).state_dict(), resumed.model(newcomer).state_dict()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def _finish_and_die(files: RunDirectory, result: Any) -> None:
+    write_atomically(files.result, json.dumps({**result, "history_sha256": files._history.mark()["history_sha256"]}))
+    raise KeyboardInterrupt

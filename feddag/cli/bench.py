@@ -38,6 +38,7 @@ def bench_train(
 @app.command("attacks", cls=Command)
 def bench_attacks(
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
+    data: Annotated[str, typer.Option(help="alike, differing or both, comma-separated")] = "alike,differing",
     json_file: JsonOption = None,
 ) -> None:
     """What lying clients cost, and what each robust mean saves.
@@ -46,9 +47,29 @@ def bench_attacks(
     """
     from feddag.bench import attacks
 
-    rows = attacks.measure(whole_numbers("--seeds", seeds))
+    kinds = [name.strip() for name in data.split(",")]
+    for name in kinds:
+        if name not in attacks.DATA:
+            raise FeddagError(f"--data '{name}' is not one of {', '.join(attacks.DATA)}")
+    rows = attacks.measure(whole_numbers("--seeds", seeds), data=kinds)
     title = "accuracy of honest clients by attack and by the field robust"
-    show_bench(title, attacks.COLUMNS, attacks.table(rows), rows, json_file, texts=2)
+    show_bench(title, attacks.COLUMNS, attacks.table(rows), rows, json_file, texts=3)
+
+
+@app.command("released", cls=Command)
+def bench_released(
+    datasets: Annotated[str, typer.Option(help="comma-separated")] = "digits,fmnist",
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
+    json_file: JsonOption = None,
+) -> None:
+    """What signatures of small classes give away, and what leaving them out costs the groups."""
+    from feddag.bench import released
+
+    found = released.measure([name.strip() for name in datasets.split(",")], whole_numbers("--seeds", seeds))
+    title = "the nearest of a released vector and a sample of its class, |cosine|"
+    show_table(console, title, released.LIKENESS_COLUMNS, released.likeness_table(found["likeness"]), texts=1)
+    title, columns = "adjusted Rand index with small classes left out", released.GROUP_COLUMNS
+    show_bench(title, columns, released.group_table(found["groups"]), found, json_file, texts=2)
 
 
 @app.command("round", cls=Command)

@@ -121,10 +121,15 @@ def _check_shapes(shapes: Mapping[str, tuple[int, ...]]) -> None:
         raise FeddagError("a signature needs classes x p x features vectors, and a count and reliability per class")
     if shapes["update_reliability"] != ():
         raise FeddagError("the signature's update_reliability must be one number")
-    if vectors > (most := max(features, USUAL_VECTORS)):  # samples of few features get the usual number all the same
-        raise FeddagError(f"vectors = {vectors} is more than samples of {features} features have: at most {most}")
+    check_vectors(vectors, features)
     if (size := 4 * sum(math.prod(shape) for shape in shapes.values())) > LARGEST:
         raise FeddagError(f"the signature's arrays would take {size} bytes, allowed are {LARGEST}")
+
+
+def check_vectors(vectors: int, features: int) -> None:
+    """Refuse more principal vectors than samples can have; those of few features get the usual number all the same."""
+    if vectors > (most := max(features, USUAL_VECTORS)):
+        raise FeddagError(f"vectors = {vectors} is more than samples of {features} features have: at most {most}")
 
 
 def signature(

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from feddag.client.signature import USUAL_PER_CLASS, USUAL_VECTORS, Signature, signature, sparsified
+from feddag.client.signature import USUAL_PER_CLASS, USUAL_VECTORS, Signature, check_vectors, signature, sparsified
 from feddag.client.step import Client, Result, Step
 from feddag.client.train import balanced_batches, draw_batches
 from feddag.client.trainer import Batches, LocalSettings
@@ -75,6 +75,8 @@ class MakeSignature(Step):
         return None
 
     def run(self, client: Client) -> Result:
+        if self.inputs != "features":
+            check_vectors(self.vectors, int(np.prod(client.x.shape[1:])))  # before any work
         start = client.weights(self.model)
         y = client.y.numpy()
         halves = divide(y, client.rng("halves")) if self.halves else (np.arange(len(y)),)

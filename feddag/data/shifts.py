@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
-from feddag.errors import FeddagError, nearest
+from feddag.errors import FeddagError, nearest, short
 
 Images = NDArray[np.float32]  # N x H x W x C, 0 .. 1
 Corrupt = Callable[[Images, float, np.random.Generator], NDArray[np.floating]]
@@ -85,7 +85,9 @@ def check_corruption(name: str) -> None:
     """Refuses a corruption that does not exist."""
     if name not in CORRUPTIONS:
         allowed = ", ".join(CORRUPTIONS)
-        raise FeddagError(f"corruption '{name}' does not exist: allowed are {allowed}{nearest(name, CORRUPTIONS)}")
+        raise FeddagError(
+            f"corruption '{short(name)}' does not exist: allowed are {allowed}{nearest(name, CORRUPTIONS)}"
+        )
 
 
 def _as_bytes(x: NDArray[np.floating]) -> NDArray[np.uint8]:

@@ -33,12 +33,12 @@ from feddag.engines.flower.wire import (
     write_reply,
 )
 from feddag.engines.worker import Done, Work, Worker, WorkerConfig
-from feddag.errors import FeddagError
+from feddag.errors import FeddagError, short
 from feddag.experiment import Experiment, read_experiment
 from feddag.federation import Job, Reply
 from feddag.methods import all_methods, find_method
 from feddag.own_code import source_files
-from feddag.runner.directory import DamagedError, load_tree, save_tree
+from feddag.runner.trees import DamagedError, load_tree, save_tree
 from feddag.weights import ClientId, Ref, Weights
 
 Moment = tuple[int, int]
@@ -68,7 +68,9 @@ class Node:
         simulated = "partition-id" in node and "client-id" not in node
         client = node.get("partition-id" if simulated else "client-id")
         if not isinstance(client, int) or isinstance(client, bool) or client < 0:
-            raise FeddagError(f"node config client-id = {client!r} is not allowed: it should be 0, 1, 2, ...")
+            raise FeddagError(
+                f"node config client-id = {short(repr(client))} is not allowed: it should be 0, 1, 2, ..."
+            )
         settings = {name: str(run.get(name, "")).replace("{client}", str(client)) for name in ("data", "state")}
         settings = settings if simulated else {name: str(node.get(name, "")) for name in settings}
         if not settings["data"]:
@@ -76,7 +78,7 @@ class Node:
         state = Path(settings["state"]) if settings["state"] else Path.home() / ".feddag" / "state"
         threads = node.get("threads", 1)
         if not isinstance(threads, int) or threads < 1:
-            raise FeddagError(f"node config threads = {threads!r} is not allowed: it should be 1, 2, ...")
+            raise FeddagError(f"node config threads = {short(repr(threads))} is not allowed: it should be 1, 2, ...")
         return cls(client, settings["data"], state, threads, NodePolicy(1, True) if simulated else NodePolicy.of(node))
 
     def memory(self, run: str) -> Path:

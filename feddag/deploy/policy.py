@@ -10,7 +10,7 @@ from feddag.client.train import Train
 from feddag.client.trainer import LocalSettings
 from feddag.client.warmup import MakeSignature
 from feddag.engines.flower.wire import WireError
-from feddag.errors import FeddagError
+from feddag.errors import FeddagError, short
 
 SIGNATURES = "signatures-made"
 
@@ -50,7 +50,7 @@ class NodePolicy:
             value, usual = node[name], item.default
             if type(value) is not type(usual) or (isinstance(value, int) and value < 0):
                 kind = {bool: "true or false", int: "a whole number from 0", str: "text"}[type(usual)]
-                raise FeddagError(f"node config {name} = {value!r} is not allowed: it should be {kind}")
+                raise FeddagError(f"node config {name} = {short(repr(value))} is not allowed: it should be {kind}")
             given[item.name] = value
         return cls(**given)
 

@@ -28,7 +28,7 @@ def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
     files, resume = RunDirectory(Path(str(run_config["out"])).expanduser()), bool(run_config["resume"])
     if not resume and files.history.exists():
         raise FeddagError(f"run directory '{files.path}' holds a run; give a new one, or go on with resume = true")
-    if resume and files.read_result() is not None:
+    if resume and files.read_final_result() is not None:
         print(f"feddag: the run in '{files.path}' has finished already")
         return
     context = _context(experiment, Task.read(folder), policy, files)

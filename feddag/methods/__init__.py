@@ -8,7 +8,7 @@ import inspect
 import pkgutil
 from functools import cache
 
-from feddag.errors import FeddagError, nearest
+from feddag.errors import FeddagError, nearest, short
 from feddag.methods.base import Method, MethodSettings
 from feddag.own_code import resolve
 
@@ -36,15 +36,15 @@ def find_method(name: str) -> type[Method]:
     if ":" in name:
         found: object = resolve("method", name)
         if not (isinstance(found, type) and issubclass(found, Method)):
-            raise FeddagError(f"method = '{name}' is not a subclass of feddag.Method")
+            raise FeddagError(f"method = '{short(name)}' is not a subclass of feddag.Method")
         if inspect.isabstract(found):
             missing = ", ".join(sorted(found.__abstractmethods__))
-            raise FeddagError(f"method = '{name}' cannot be used: it does not define {missing}")
+            raise FeddagError(f"method = '{short(name)}' cannot be used: it does not define {missing}")
         return found
     methods = all_methods()
     if name not in methods:
         raise FeddagError(
-            f"method = '{name}' is not a method; allowed are {', '.join(methods)} or module:Class"
+            f"method = '{short(name)}' is not a method; allowed are {', '.join(methods)} or module:Class"
             f"{nearest(name, methods)}"
         )
     return methods[name]

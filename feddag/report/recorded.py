@@ -15,7 +15,8 @@ from feddag.files import check_plain
 from feddag.records import ResultRecord, RoundRecord
 from feddag.report.diagnostics import NO_CLUSTER, compared_clients, sound_parts
 from feddag.runner.checked import damaged, parse_experiment
-from feddag.runner.directory import DamagedError, RunDirectory, load_tree
+from feddag.runner.directory import RunDirectory
+from feddag.runner.trees import DamagedError, load_tree
 from feddag.weights import ClientId
 
 LARGEST_PARTITION = 2**32  # bytes

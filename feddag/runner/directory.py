@@ -8,7 +8,6 @@ and folders: a link or a pipe in the place of one is refused.
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import time
@@ -17,60 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
-from safetensors import safe_open
-from safetensors.numpy import save
 from torch import Tensor
 from typing_extensions import TypedDict
 
 from feddag.errors import FeddagError
-from feddag.files import TEMPORARY, check_plain, open_plain, refuse_link, sync, write_atomically
-from feddag.packing import Arrays, pack, unpack
+from feddag.files import TEMPORARY, open_plain, refuse_link, sync, write_atomically
 from feddag.records import Amount, Between, Count, ResultRecord, RoundRecord, Size
 from feddag.runner.checked import check, damaged, read_result
 from feddag.runner.history import History
+from feddag.runner.trees import DamagedError, load_tree, save_tree
 from feddag.weights import ClientId, Weights
 
 FORMAT = 2  # of checkpoints: raised when an older version's cannot be continued
 CLIENT_FOLDERS = ("states", "held")
 FOLDERS = ("checkpoints", *CLIENT_FOLDERS)
 KEPT_CHECKPOINTS = 2  # the newest, and one before it in case the newest turns out damaged
-LARGEST_TREE = 2**34  # bytes of a checkpoint, a client's state, or what led to the groups
 SYNC_SHARE = 20  # waiting for the disk takes at most one part in so many of a run's time
-
-
-class DamagedError(Exception):
-    """A file whose content is not what was written."""
-
-
-def save_tree(path: Path, tree: Any, *, durable: bool = True) -> None:
-    """Save nested dicts and lists of tensors, arrays, numbers and text as one safetensors file with a checksum."""
-    text, arrays = pack(tree)
-    content = save(arrays, metadata={"tree": text, "sha256": _checksum(text, arrays)})
-    write_atomically(path, content, durable=durable)
-
-
-def load_tree(path: Path) -> Any:
-    """What `save_tree` saved; raises DamagedError if the file is not whole."""
-    try:
-        check_plain(path, LARGEST_TREE)
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
-        if _checksum(metadata.get("tree", ""), arrays) != metadata.get("sha256"):
-            raise DamagedError(f"{path.name}: the checksum does not match")
-        return unpack(metadata["tree"], arrays)
-    except (FeddagError, DamagedError):
-        raise
-    except Exception as error:  # damage can make the readers of arrays and of text raise nearly anything
-        raise DamagedError(f"{path.name}: {error}") from None
-
-
-def _checksum(text: str, arrays: Arrays) -> str:
-    hasher = hashlib.sha256(text.encode())
-    for name in sorted(arrays):
-        hasher.update(f"{name}{arrays[name].shape}{arrays[name].dtype}".encode())
-        hasher.update(arrays[name].tobytes())
-    return hasher.hexdigest()
 
 
 class CheckpointTree(TypedDict):
@@ -88,6 +49,7 @@ class CheckpointTree(TypedDict):
     model: tuple[str, tuple[Size, ...], Size, Annotated[int, Between(1, 2)]]
     """The network's name, the shape of a sample, classes and encoders."""
     holds_states: bool
+    joined: NotRequired[bool]
     seconds: Amount
     states: dict[Count, Count]
     """Of each client that remembers something: the round in which that changed."""
@@ -128,6 +90,11 @@ class RunDirectory:
         self._synced: set[Path] = set()  # files of single clients that have
         self._next_sync = 0.0
 
+    def has_content(self) -> bool:
+        """Whether there is anything in it beside what a run leaves that was killed before it wrote its first file."""
+        found = self.path.iterdir() if self.path.exists() else ()
+        return any(path.name != ".lock" and not path.match(TEMPORARY) for path in found)
+
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep a second process from running in the same directory; the lock ends with the process."""
@@ -141,6 +108,8 @@ class RunDirectory:
             except OSError:
                 raise FeddagError(f"run directory '{self.path}' is in use by another process") from None
             self._lock = lock
+            for path in [path for folder in (".", *FOLDERS) for path in (self.path / folder).glob(TEMPORARY)]:
+                path.unlink()  # half written by a process that was killed
             yield
         finally:
             self._lock = None
@@ -183,6 +152,12 @@ class RunDirectory:
     def read_result(self) -> ResultRecord | None:
         """The result, if the run has finished."""
         return read_result(self.result)
+
+    def read_final_result(self) -> ResultRecord | None:
+        """The result, unless the run was killed before it kept the models of those who joined after the last round."""
+        result = self.read_result()
+        saved = self.load_checkpoint() if result is not None and result["held_out"] else None
+        return result if saved is None or saved.tree.get("joined", True) else None
 
     def append(self, record: RoundRecord) -> None:
         """Add a round to the history."""
@@ -237,8 +212,7 @@ class RunDirectory:
     def make_durable(self) -> None:
         """Wait until the newest checkpoint and all that it refers to have reached the disk.
 
-        Where that is slow it is not done every round. Until it is, the last checkpoint that has reached the disk is
-        kept, so that a power cut costs rounds and never the run.
+        Where that is slow it is not done every round; until it is, the last one that has reached the disk is kept.
         """
         if not self._needed:
             return
@@ -301,8 +275,7 @@ class RunDirectory:
             kept = self._files_of(checkpoint)
             self._needed = {self._checkpoint_path(checkpoint["round"]): set(kept)}
             kept |= set(self._needed)
-        half_written = [path for folder in (".", *FOLDERS) for path in (self.path / folder).glob(TEMPORARY)]
-        for path in [*self._checkpoints(), *self._client_files(), *half_written]:
+        for path in [*self._checkpoints(), *self._client_files()]:
             if path not in kept:
                 path.unlink()
 

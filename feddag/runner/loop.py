@@ -19,7 +19,7 @@ from feddag.experiment import Experiment
 from feddag.federation import Engine, Federation, Traffic
 from feddag.models import ModelSpec
 from feddag.records import DriftReport, ResultRecord, RoundRecord
-from feddag.runner.directory import RunDirectory, save_tree
+from feddag.runner.directory import RunDirectory
 from feddag.runner.evaluation import Evaluation
 from feddag.runner.results import (
     DECIMALS,
@@ -32,6 +32,7 @@ from feddag.runner.results import (
     tail,
     volatility,
 )
+from feddag.runner.trees import save_tree
 from feddag.weights import ClientId
 
 SCHEMA = 1
@@ -97,6 +98,7 @@ class Loop:
         self.present: tuple[ClientId, ...] = ()
         self.began = time.perf_counter()
         self.seconds_before = 0.0  # spent before a resume
+        self.joined = False  # whether clients that were held out have joined, after the last round
         self.explained: dict[ClientId, int] | None = None  # the groups that grouping.safetensors tells about
 
     def run_to_end(self, resume: bool) -> ResultRecord:
@@ -148,9 +150,10 @@ class Loop:
 
     def _undo(self, number: int, culprits: Sequence[ClientId]) -> None:
         """Go back to before the round, and leave these clients out of it."""
-        barred = self.federation.barred
+        barred, traffic = self.federation.barred, self.federation.traffic
         self._make_method()
         self._restore()
+        self.federation.traffic = traffic  # what travelled has travelled
         self.began = time.perf_counter()
         self.method.setup(self.federation)
         self.federation.barred = barred | dict.fromkeys(culprits, "left out: its weights made the models unusable")
@@ -209,6 +212,7 @@ class Loop:
             "chosen": dict(self.evaluation.chosen),
             "model": astuple(self.context.model),
             "holds_states": self.engine.holds_states,
+            "joined": self.joined,
             "seconds": self._seconds(),
         }
         self.files.save_checkpoint(number, tree, self.engine.states(), self.method.held)
@@ -261,6 +265,7 @@ class Loop:
         if unseen:
             self.federation.admit(unseen)
             self.method.join(self.federation, unseen)
+            self.joined = True
             blocks["accuracy_unseen"] = block(self.evaluation.scores(unseen)[0])
             blocks["accuracy_unseen_finetuned"] = self._finetuned(unseen)
         clusters = self.method.clusters()

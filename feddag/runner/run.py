@@ -195,9 +195,9 @@ def run(
     """
     keep_alive = tempfile.TemporaryDirectory(prefix="feddag-run-") if out is None else None
     files = RunDirectory(Path(out or keep_alive.name))  # type: ignore[union-attr]
-    if not resume and files.path.exists() and any(files.path.iterdir()):
+    if not resume and files.has_content():
         raise FeddagError(f"run directory '{files.path}' is not empty; give a new one, or go on with --resume")
-    result = files.read_result() if resume else None
+    result = files.read_final_result() if resume else None
     if result is not None and result["key"] != experiment.key():
         raise FeddagError(f"run directory '{files.path}' holds the result of another experiment")
     if result is not None:

@@ -49,9 +49,18 @@ class Tree:
         return relabel(fcluster(shifted, alpha + self._offset, "distance"))
 
 
+def clients_of(condensed: Floats) -> int:
+    """How many clients have so many pairs.
+
+    >>> clients_of(np.zeros(6, np.float32))
+    4
+    """
+    return round((1 + math.sqrt(1 + 8 * len(condensed))) / 2)
+
+
 def build_tree(condensed: Floats, method: Linkage = "average") -> Tree:
     """The tree of merges; an unknown distance (nan) is taken as the mean of the known ones."""
-    clients = round((1 + math.sqrt(1 + 8 * len(condensed))) / 2)
+    clients = clients_of(condensed)
     if clients == 1:
         return Tree(np.zeros((0, 4)), 1, 0.0)
     offset = max(-float(np.nanmin(condensed)) if not np.isnan(condensed).all() else 0.0, 0.0)

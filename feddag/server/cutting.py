@@ -8,7 +8,8 @@ negative ones tell how wide, and clusters are not merged where their distance is
 Or the user fixes the threshold, or the number of groups.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddag.errors import FeddagError
-from feddag.server.clustering import Algorithm, Labels, Tree, cluster_means, fill_unknown, relabel
+from feddag.server.clustering import Algorithm, Labels, Tree, clients_of, cluster_means, fill_unknown, relabel
 from feddag.server.similarity import Floats, min_max, square
 
 Rule = Literal["noise", "plateau", "lowest"]
@@ -27,6 +28,8 @@ LEAST_DIFFERENCE = 3 / 90
 """Groups less than 3 degrees apart beyond chance do not need models of their own, however certain the difference."""
 CONFIDENCE = 2.5
 """A difference counts when it exceeds its own noise by this factor."""
+MOST_BY_FEW = 3.0
+"""As many times the noise among the others is the most that a tenth of the clients can make of it."""
 NOTHING_IN_COMMON = 0.5
 """The distance beyond which clients are better off alone."""
 LARGEST_EXPONENT = 700.0  # exp of more is infinite
@@ -215,7 +218,39 @@ def estimate_noise(condensed: Floats) -> float:
     1.0
     """
     below = condensed[condensed < 0].astype(np.float64)
-    return float(np.sqrt(np.mean(below**2))) if len(below) else 0.0
+    noise = float(np.sqrt(np.mean(below**2))) if len(below) else 0.0
+    if CONFIDENCE * noise <= LEAST_DIFFERENCE:
+        return noise  # it decides nothing
+    return min(noise, max(MOST_BY_FEW * _noise_without_few(condensed), LEAST_DIFFERENCE / CONFIDENCE))
+
+
+def _noise_without_few(condensed: Floats) -> float:
+    """The same without the tenth of the clients that contribute most; infinite where too few distances are left.
+
+    A client that claims to know nothing about itself is nearer than chance to everybody: without a bound, a few of them
+    could make any difference between the others look like noise.
+    """
+    clients = clients_of(condensed)
+    few = clients // 10
+    if few == 0:
+        return math.inf
+    squares = np.zeros(clients)
+    for client, row in enumerate(_rows(condensed, clients)):
+        below = np.minimum(row, 0, dtype=np.float64) ** 2
+        squares[client] += np.nansum(below)
+        squares[client + 1 :] += np.nan_to_num(below)
+    kept = np.ones(clients, bool)
+    kept[np.argsort(squares, kind="stable")[-few:]] = False
+    left = [row[kept[client + 1 :]] for client, row in enumerate(_rows(condensed, clients)) if kept[client]]
+    among = np.concatenate(left).astype(np.float64)
+    below = among[among < 0]
+    return float(np.sqrt(np.mean(below**2))) if len(below) >= clients else math.inf
+
+
+def _rows(condensed: Floats, clients: int) -> Iterator[Floats]:
+    """For each client its distances to those after it."""
+    ends = np.cumsum(np.arange(clients - 1, -1, -1))
+    return (condensed[end - (clients - 1 - client) : end] for client, end in enumerate(ends.tolist()))
 
 
 def least_significant_distance(

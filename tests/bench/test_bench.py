@@ -262,7 +262,7 @@ def test_clustering_of_one_client() -> None:
 
 def test_attacks_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attacks, "FIELDS", attacks.FIELDS | {"rounds": 3, "clients": 10, "epochs": 1})
-    rows = attacks.measure(seeds=[0], methods=["fedavg"])
+    rows = attacks.measure(seeds=[0], methods=["fedavg"], data=["differing"])
     assert [row["attack"] for row in rows] == list(attacks.ATTACKS)
     assert all(len(line) == len(attacks.COLUMNS) for line in attacks.table(rows))
     by_attack = {row["attack"]: row for row in rows}

@@ -1,10 +1,14 @@
 """Bytes changed at random: cut, flipped, doubled, swapped, or set to the numbers that break sums."""
 
+import random
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 Random = np.random.Generator
+Try = Callable[[random.Random, Path], object]
+"""Makes something with something wrong and has feddag read it: a FeddagError or a WireError refuses it."""
 EXTREMES = (
     b"\0",
     b"\xff",

@@ -1,29 +1,24 @@
 """Damaged run directories, made from a seed, and whether everything that reads one refuses it well.
 
 `damaged_run(seed, directory)` makes one and `outcome_of_run(directory)` looks at it in every way there is.
-`python -m tests.fuzz.runs COUNT [--first SEED]` tries many.
+`python -m tests.fuzz COUNT run` tries many.
 """
 
-import argparse
 import atexit
 import contextlib
 import hashlib
 import io
 import json
-import math
 import os
 import random
 import shutil
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 
 import feddag
@@ -35,7 +30,8 @@ from feddag.report.live import read_state
 from feddag.report.page import page
 from feddag.report.run import run_document
 from feddag.report.terminal import show_run
-from feddag.runner.directory import load_tree, save_tree
+from feddag.runner.trees import load_tree, save_tree
+from tests.fuzz.trees import changed
 
 LONGEST_SENTENCE = 1000
 COMMON = {"epochs": 1, "workers": 1, "participation": 0.5}
@@ -44,11 +40,6 @@ WHOLE: dict[str, dict[str, Any]] = {
     "local": {"clients": 4, "groups": 2, "rounds": 3},
     "ifca": {"clients": 6, "groups": 3, "rounds": 3},
 }
-JUNK: tuple[Any, ...] = (
-    *(None, True, False, 0, -1, 1, 3, 2**31, 2**53 + 1, 2**63, 10**30, 10**400, 0.5, -0.5, 1e308, -1e308, 1e-320),
-    *(math.nan, math.inf, -math.inf, "", "x", "3", "\x1b]0;taken\x07\n", "\ud800", "subprocess:call", "a" * 3000),
-    *([], {}, [[]], [None], [1, "2"], {"a": {}}, {"mean": 1}, [0] * 50),
-)
 FIELDS = (
     *('""', '"x"', "-1", "0", "1e308", "nan", "inf", "9" * 30, "9" * 5000, "[1, 2]", "{}", "true", "1979-05-27"),
     *('"subprocess:call"', '"os:system"', '"\\u001b[2J"', "[" * 30_000),
@@ -147,55 +138,14 @@ def replace_by_something(chance: random.Random, path: Path) -> None:
 # What can stand in one -----------------------------------------------------------------------------------------------
 
 
-def _changed(chance: random.Random, tree: Any) -> Any:
-    """The tree with something else in one place."""
-    inside = list(tree) if isinstance(tree, dict) else range(len(tree)) if isinstance(tree, list | tuple) else []
-    if inside and chance.random() < 0.85:
-        key = chance.choice(list(inside))
-        if chance.random() < 0.15:
-            return _without(tree, key)
-        return _with(tree, key, _changed(chance, tree[key]))
-    if isinstance(tree, torch.Tensor | np.ndarray):
-        return _other_array(chance, tree)
-    if isinstance(tree, list) and chance.random() < 0.3:
-        return chance.choice((tree + tree, tree[:-1], tree[::-1], [*tree, *tree[:1]]))
-    if isinstance(tree, int | float) and not isinstance(tree, bool) and chance.random() < 0.3:
-        return chance.choice((str(tree), -tree, tree + 1, float(tree), [tree]))
-    return chance.choice(JUNK)
-
-
-def _with(tree: Any, key: Any, value: Any) -> Any:
-    if isinstance(tree, dict):
-        return tree | {key: value}
-    return type(tree)([*tree[:key], value, *tree[key + 1 :]])
-
-
-def _without(tree: Any, key: Any) -> Any:
-    if isinstance(tree, dict):
-        return {name: value for name, value in tree.items() if name != key}
-    return type(tree)([*tree[:key], *tree[key + 1 :]])
-
-
-def _other_array(chance: random.Random, array: Any) -> Any:
-    """An array of other numbers, of another shape or of another kind; or none at all."""
-    numbers = array.numpy() if isinstance(array, torch.Tensor) else array
-    made = [numbers.ravel(), numbers[None], numbers[:0], numbers[:-1] if numbers.ndim else numbers, numbers * -1.0]
-    made += [np.full_like(numbers, value) for value in (0, 1, 99)]
-    made += [np.full(numbers.shape, value) for value in (math.nan, math.inf, 1e300, -1e300, 0.5)]
-    made += [np.zeros((2, 3, 4)), numbers.astype(bool)]
-    chosen = chance.choice([*made, chance.choice(JUNK)])
-    is_tensor = isinstance(array, torch.Tensor) and isinstance(chosen, np.ndarray)
-    return torch.from_numpy(chosen.copy()) if is_tensor else chosen
-
-
 def change_json(chance: random.Random, path: Path) -> None:
-    path.write_text(json.dumps(_changed(chance, json.loads(path.read_text()))))
+    path.write_text(json.dumps(changed(chance, json.loads(path.read_text()))))
 
 
 def change_lines(chance: random.Random, path: Path) -> None:
     lines = path.read_text().splitlines()
     number = chance.randrange(len(lines))
-    lines[number] = json.dumps(_changed(chance, json.loads(lines[number])))
+    lines[number] = json.dumps(changed(chance, json.loads(lines[number])))
     path.write_text("\n".join(lines if chance.random() < 0.9 else reversed(lines)) + "\n")
 
 
@@ -211,7 +161,7 @@ def change_tree(chance: random.Random, path: Path) -> None:
     tree = load_tree(path)
     for _ in range(100):
         try:
-            return save_tree(path, _changed(chance, tree))
+            return save_tree(path, changed(chance, tree))
         except (TypeError, ValueError, OverflowError, UnicodeError):  # not everything can be saved
             continue
     return None
@@ -221,11 +171,11 @@ def change_partition(chance: random.Random, path: Path) -> None:
     with np.load(path) as file:
         content = {name: file[name] for name in file.files if name != "checksum"}
     if chance.random() < 0.6:
-        about = _changed(chance, json.loads(content["about"].tobytes()))
+        about = changed(chance, json.loads(content["about"].tobytes()))
         content["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
     else:
-        changed = _changed(chance, content)
-        content = {name: array for name, array in changed.items() if isinstance(array, np.ndarray)}
+        other = changed(chance, content)
+        content = {name: array for name, array in other.items() if isinstance(array, np.ndarray)}
     content["checksum"] = np.frombuffer(partition._checksum(content).encode(), np.uint8)
     np.savez(path, **content)
 
@@ -265,29 +215,3 @@ def outcome_of_run(directory: Path) -> dict[str, str]:
                 raise AssertionError(f"{name}: {str(error)[:LONGEST_SENTENCE]}") from error
             found[name] = "refused"
     return found
-
-
-def main() -> None:
-    """Try many; stops at the first that is neither read nor refused."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("count", type=int)
-    parser.add_argument("--first", type=int, default=0)
-    asked = parser.parse_args()
-    counted: Counter[str] = Counter()
-    slowest = 0.0
-    for seed in range(asked.first, asked.first + asked.count):
-        with tempfile.TemporaryDirectory() as scratch:
-            what = damaged_run(seed, Path(scratch) / "run")
-            began = time.monotonic()
-            try:
-                found = outcome_of_run(Path(scratch) / "run")
-            except Exception:
-                print(f"seed {seed}: {what}", flush=True)
-                raise
-            slowest = max(slowest, time.monotonic() - began)
-            counted.update(f"{name} {said}" for name, said in found.items())
-    print(f"{asked.count} damaged runs, the slowest looked at in {slowest:.1f} s: {dict(sorted(counted.items()))}")
-
-
-if __name__ == "__main__":
-    main()

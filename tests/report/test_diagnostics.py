@@ -15,7 +15,7 @@ from feddag.report.diagnostics import compared_clients
 from feddag.report.page import as_json
 from feddag.report.recorded import RecordedRun
 from feddag.report.run import run_document
-from feddag.runner.directory import save_tree
+from feddag.runner.trees import save_tree
 from tests.report.conftest import made_by_hand
 from tests.report.test_run import ALL_FIGURES, drawn
 

@@ -173,7 +173,7 @@ def _read(message: Message, special: Mapping[str, Callable[[Any], Any]] | None =
     if not isinstance(content, dict):
         raise WireError("a malformed message")
     protocol = content.get("protocol")
-    if not isinstance(protocol, int) or protocol != PROTOCOL:  # an array in its place would compare as one
+    if type(protocol) is not int or protocol != PROTOCOL:  # an array in its place would compare as one
         raise WireError(f"a message does not follow protocol {PROTOCOL}; is feddag the same version everywhere?")
     return content
 
@@ -211,6 +211,10 @@ def _tensors(content: Any) -> None:
 def _table(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(name, str) for name in content):
         raise WireError("an entry should be a table")
+    try:
+        "".join(content).encode()
+    except UnicodeEncodeError:  # JSON can hold half a character
+        raise WireError("a name holds half a character") from None
     return content
 
 
