@@ -35,7 +35,6 @@ class ChaosFederation(LocalFederation):
         """What some nodes' configurations say instead of the usual."""
         self.resumed = 0
         self._nodes: dict[int, subprocess.Popen[bytes]] = {}
-        self._down: set[int] = set()  # nodes that nobody restarts
         self._may_resume = 0
         self._ended = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -74,12 +73,10 @@ class ChaosFederation(LocalFederation):
 
     # What is done to it
 
-    def kill(self, client: int, *, for_good: bool = False) -> None:
-        """Take a node's programs away; they are restarted unless it is for good."""
-        if for_good:
-            self._down.add(client)
-        self._signal(f"node-{client}", signal.SIGKILL)
-        self.log(f"node {client} killed{' for good' if for_good else ''}")
+    def kill(self, client: int) -> None:
+        """Take a node's programs away; they are restarted."""
+        self._kill(f"node-{client}")
+        self.log(f"node {client} killed")
 
     def pause(self, client: int, seconds: float) -> None:
         """Stop a node's programs for a while."""
@@ -103,9 +100,8 @@ class ChaosFederation(LocalFederation):
     def kill_superlink(self) -> None:
         """Take the server's programs away, the run with them; both come back, and the run is resumed."""
         self._may_resume += 1
-        self._signal("superlink", signal.SIGKILL)
-        self._signal("run", signal.SIGKILL)
-        self.superlink.wait()
+        self._kill("superlink")
+        self._kill("run")
         self.log("SuperLink killed, the run with it")
 
     # What becomes of it
@@ -159,9 +155,14 @@ class ChaosFederation(LocalFederation):
         """What systemd does on a real machine: Flower refuses a node until it has missed the old one's heartbeats."""
         while not self.wait(RESTART_SECONDS):
             for client, process in list(self._nodes.items()):
-                if process.poll() is not None and client not in self._down:
+                if process.poll() is not None:
                     with contextlib.suppress(feddag.FeddagError):  # the SuperLink may be down: the key is registered
                         self._nodes[client] = self.add_node(client)
+
+    def _kill(self, part: str) -> None:
+        for _ in range(3):  # what one of them has just started is seen the next time
+            self._signal(part, signal.SIGKILL)
+            time.sleep(0.1)
 
     def _signal(self, part: str, number: int) -> None:
         for pid in processes_with(f"{PART}={part}", f"FLWR_HOME={self._home}"):

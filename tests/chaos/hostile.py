@@ -71,7 +71,7 @@ def signature(worker: LyingWorker, work: Work, step: Any, result: Result) -> Non
 
 
 def forge() -> None:
-    """Another forgery in each round: huge weights, another client's name, another round, and what is no message at all."""
+    """Another forgery in each round: huge weights, another client's name, another round, what is no message at all."""
     honest = wire.pack
 
     def pack(tree: dict[str, Any]) -> tuple[str, Any]:
