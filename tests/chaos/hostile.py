@@ -71,7 +71,7 @@ def signature(worker: LyingWorker, work: Work, step: Any, result: Result) -> Non
 
 
 def forge() -> None:
-    """Another forgery in each round: huge weights, another client's name, another round, what is no message at all."""
+    """Another forgery in each round: huge weights, another client's name, and what is no message at all."""
     honest = wire.pack
 
     def pack(tree: dict[str, Any]) -> tuple[str, Any]:
@@ -82,10 +82,7 @@ def forge() -> None:
                 table |= {name: torch.full_like(value, 3e38) for name, value in table.items()}
         elif round == 2:
             tree = tree | {"client": tree["client"] + 1}
-        elif round == 3:
-            tree = tree | {"round": 1}
-        text, arrays = honest(tree)
-        return ("[" * 100_000, {}) if round == 4 else (text, arrays)
+        return ("[" * 100_000, {}) if round == 3 else honest(tree)
 
     wire.pack = pack  # type: ignore[assignment]
 

@@ -27,7 +27,7 @@ from tests.engines.test_flower_processes import assert_same_as_local
 
 pytestmark = pytest.mark.skipif("FEDDAG_TEST_CHAOS" not in os.environ, reason="make test-chaos runs it")
 
-ROUNDS = 3
+ROUNDS = 2
 HOUR = 3600.0
 LATE = -240.0  # seconds: Flower lets in who is up to five minutes late, and a few seconds early
 STORM_MINUTES = float(os.environ.get("FEDDAG_CHAOS_MINUTES", "10"))
@@ -94,10 +94,10 @@ def assert_within_spread(here: ChaosFederation, chosen: feddag.Experiment, book:
     assert reached >= mean - 2 * spread, (reached, usual)
 
 
-def at_some_moment(here: ChaosFederation, dice: random.Random, seconds: float = 20.0) -> None:
-    """Wait until some moment in some round but the last."""
-    here.await_round(dice.randrange(ROUNDS - 1))
-    here.wait(dice.uniform(0, seconds))
+def at_some_moment(here: ChaosFederation, dice: random.Random) -> None:
+    """Wait until some moment in some round; none is over in less."""
+    here.await_round(dice.randrange(ROUNDS))
+    here.wait(dice.uniform(0, 15))
 
 
 # Nodes that die, hang and lag, and a server that dies: the same bytes
@@ -202,7 +202,7 @@ def test_a_clock_off_for_good(prepare: Start, chronicle: Chronicle, clock: Path)
 
 def test_disk_full(prepare: Start, chronicle: Chronicle, dice: random.Random, tmp_path: Path) -> None:
     """The node cannot remember, says so, and goes on from what it has once there is room; nobody else notices."""
-    here, chosen = prepare(), experiment("local", rounds=4)
+    here, chosen = prepare(), experiment("local", rounds=3)
     full, disk = dice.randrange(3), tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True).returncode:
@@ -213,7 +213,7 @@ def test_disk_full(prepare: Start, chronicle: Chronicle, dice: random.Random, tm
         here.await_round(1)
         fill(disk / "filler")
         here.log(f"node {full} has no room left")
-        here.await_round(3)
+        here.await_round(2)
         (disk / "filler").unlink()
         here.log(f"node {full} has room again")
         here.finish()
@@ -225,8 +225,8 @@ def test_disk_full(prepare: Start, chronicle: Chronicle, dice: random.Random, tm
     for mine, theirs in zip(here.files.read_history(), calm, strict=True):
         assert accuracy_of(mine, others) == accuracy_of(theirs, others)
     missing = [record["missing"] for record in here.files.read_history()]
-    assert missing[0] == {} == missing[3] and missing[2].keys() == {str(full)}
-    assert "No space left on device" in missing[2][str(full)]
+    assert missing[0] == {} == missing[2] and missing[1].keys() == {str(full)}
+    assert "No space left on device" in missing[1][str(full)]
     assert_within_spread(here, chosen, chronicle, [0, 1, 2])
 
 
@@ -263,7 +263,7 @@ def honest_after(here: ChaosFederation, dice: random.Random, lie: str, chosen: f
 
 def test_reversed_updates(prepare: Start, chronicle: Chronicle, dice: random.Random) -> None:
     """They look like any other answer: the rule deals with them."""
-    here, chosen = prepare(), experiment("fedavg", clients=4, robust="geometric-median")
+    here, chosen = prepare(), experiment("fedavg", clients=4, rounds=3, robust="geometric-median")
     honest = honest_after(here, dice, "sign-flip", chosen)
     assert not any(record["missing"] for record in here.files.read_history())
     assert_within_spread(here, chosen, chronicle, honest)
@@ -271,11 +271,11 @@ def test_reversed_updates(prepare: Start, chronicle: Chronicle, dice: random.Ran
 
 def test_forged_answers(prepare: Start, chronicle: Chronicle, dice: random.Random) -> None:
     """Each is left out for a reason of its own."""
-    here, chosen = prepare(), experiment("fedavg", clients=4, rounds=4, robust="geometric-median")
+    here, chosen = prepare(), experiment("fedavg", clients=4, rounds=3, robust="geometric-median")
     honest = honest_after(here, dice, "forged answers", chosen)
     reasons = [set(record["missing"].values()) for record in here.files.read_history()]
     another = "answered for another round, client or run"
-    assert reasons == [{"answered with weights beyond 1e+09"}, {another}, {another}, {"a malformed message"}]
+    assert reasons == [{"answered with weights beyond 1e+09"}, {another}, {"a malformed message"}]
     assert_within_spread(here, chosen, chronicle, honest)
 
 
@@ -296,7 +296,7 @@ def test_storm(prepare: Start, chronicle: Chronicle, dice: random.Random, clock:
     The lie is that of a simulated attack, so the result is that of the simulation, to the last bit.
     """
     here = prepare()
-    chosen = experiment(clients=4, rounds=max(3, round(0.8 * STORM_MINUTES)), robust="geometric-median")
+    chosen = experiment(clients=4, rounds=max(3, round(STORM_MINUTES / 2)), robust="geometric-median")
     [liar] = draw_attackers(chosen.seed, 4, 0.25)
     make_liar(here, liar, "sign-flip")
     turn = give_clock(here, (liar + 1) % 4, clock, LATE)
