@@ -27,6 +27,7 @@ class ChaosFederation(LocalFederation):
         folder.mkdir(parents=True)
         super().__init__(folder / "here", folder / "logs", tls)
         self.folder.mkdir()
+        self._environment |= {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "1"}  # ten looks a second cost more than the work
         self.log = log
         self.files = RunDirectory(folder / "run")
         self.environment: dict[str, dict[str, str]] = {}
