@@ -130,7 +130,8 @@ def test_nodes_paused(prepare: Start, chronicle: Chronicle, dice: random.Random,
 def test_a_slow_node(prepare: Start, chronicle: Chronicle, dice: random.Random, tmp_path: Path) -> None:
     here, chosen = prepare(), experiment()
     here.begin(chosen)
-    here.in_background(lambda: here.slow(dice.randrange(3), 0.25))
+    here.await_round(0)
+    here.in_background(lambda: here.slow(dice.randrange(3), 0.5))
     here.finish()
     assert_same_bytes(here, chosen, chronicle, tmp_path / "local")
 
