@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 # -n 2: two test processes of one thread each
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
-.PHONY: run test lint types unit test-flower test-report screenshots tables curves test-sanitized fuzz clean
+.PHONY: run test lint types unit test-flower test-chaos test-report screenshots tables curves test-sanitized fuzz clean
 
 run: $(READY)
 	@$(BIN)/feddag compare --fresh --runs runs
@@ -50,6 +50,10 @@ $(VENV)/.flower: $(READY)
 		apt-get download -qq nginx && dpkg -x nginx_*.deb nginx && rm nginx_*.deb; } || \
 		echo "nginx is not installed and could not be downloaded: its part of the guide is skipped"
 	@touch $@
+
+# Real Flower programs that are killed, stopped, slowed, lied to and filled up (about an hour; says what it does to whom).
+test-chaos: $(VENV)/.flower
+	FEDDAG_TEST_CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/pytest -s -rs tests/chaos
 
 # The pages in a real Chromium (a minute; installs Chromium where apt-get may, and Playwright into .venv, once).
 test-report: $(VENV)/.browser

@@ -145,10 +145,14 @@ class LocalFederation:
         self, name: str, security: Sequence[str | Path], client: int, port: int | None = None
     ) -> subprocess.Popen[bytes]:
         """Start a node's program with these security options."""
-        config = f'client-id={client} data="{self.folder / "sites" / f"{client}.npz"}" state="{self.state}"'
-        config += " least-per-class=1 raw-inputs=true"  # one person's data, on one machine: as in simulation
         address = ["--superlink", f"{HOST}:{port or self.port}", "--host", HOST, "--port", str(free_port())]
+        config = " ".join(f"{key}={value}" for key, value in self.node_config(client).items())
         return self.start(name, ["flower-supernode", *security, *address, "--node-config", config])
+
+    def node_config(self, client: int) -> dict[str, str]:
+        """What a client's node is told by its owner; one person's data, on one machine: limits as in simulation."""
+        files = {"data": f'"{self.folder / "sites" / f"{client}.npz"}"', "state": f'"{self.state}"'}
+        return {"client-id": str(client), **files, "least-per-class": "1", "raw-inputs": "true"}
 
     def start_run(self, out: Path, resume: bool = False, **run_config: float) -> subprocess.Popen[bytes]:
         """Hand the app to the SuperLink; the process lasts as long as the run."""

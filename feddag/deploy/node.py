@@ -132,7 +132,7 @@ def hello(message: Any, context: Any) -> Any:
     try:
         return reply(write_hello(Node.of(context.node_config, context.run_config).client), message)
     except FeddagError as error:
-        print(f"feddag: {error}", file=sys.stderr)
+        _log(f"feddag: {error}")
         return reply(write_refusal(None, "its node config cannot be used; the node's log says why"), message)
 
 
@@ -156,11 +156,28 @@ def answer(message: Message, node_config: Mapping[str, Any], run_config: Mapping
     except WireError as error:
         return write_refusal(job_id, str(error))
     except (FeddagError, DamagedError) as error:
-        print(f"feddag: {error}", file=sys.stderr)  # it names files of this node, so it is not sent
+        _log(f"feddag: {error}")  # it names files of this node, so it is not sent
         return write_refusal(job_id, "its configuration, data or memory cannot be used; the node's log says why")
     except Exception as error:  # its text may hold a sample or a label: only its type is sent, only lines are logged
-        print("".join(traceback.format_tb(error.__traceback__)), type(error).__name__, file=sys.stderr)
-        return write_refusal(job_id, f"its work failed with {type(error).__name__}; the node's log says where")
+        kind = _kind(error)
+        _log("".join(traceback.format_tb(error.__traceback__)), kind)
+        return write_refusal(job_id, f"its work failed with {kind}; the node's log says where")
+
+
+def _log(*words: str) -> None:
+    """Into the node's log, if it has room: a log on a full disk must not become an error of its own."""
+    with contextlib.suppress(OSError):
+        print(*words, file=sys.stderr, flush=True)
+
+
+def _kind(error: Exception) -> str:
+    """The type of an error; of the system's errors also which one it was, in the system's own words.
+
+    >>> _kind(OSError(28, "a secret")), _kind(ValueError("a secret"))
+    ('OSError (No space left on device)', 'ValueError')
+    """
+    number = error.errno if isinstance(error, OSError) else None
+    return f"{type(error).__name__} ({os.strerror(number)})" if isinstance(number, int) else type(error).__name__
 
 
 def do(job: ReceivedJob, node: Node, experiment: Experiment, task: Task) -> Reply:
@@ -193,8 +210,7 @@ def _limited(seconds: int) -> Iterator[None]:
     """End this program when the work inside takes longer: native code cannot be asked to stop."""
 
     def end() -> None:
-        print(f"feddag: a job took longer than its policy allows ({seconds} s); this program ends", file=sys.stderr)
-        sys.stderr.flush()
+        _log(f"feddag: a job took longer than its policy allows ({seconds} s); this program ends")
         os._exit(3)
 
     timer = threading.Timer(seconds, end)

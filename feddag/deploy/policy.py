@@ -11,6 +11,7 @@ from feddag.client.trainer import LocalSettings
 from feddag.client.warmup import MakeSignature
 from feddag.engines.flower.wire import WireError
 from feddag.errors import FeddagError, short
+from feddag.files import write_atomically
 
 SIGNATURES = "signatures-made"
 
@@ -91,4 +92,4 @@ class NodePolicy:
             made = folder / SIGNATURES
             known = made.read_text().splitlines() if made.exists() else []
             if (line := f"{moment[0]} {moment[1]}") not in known:
-                made.write_text("".join(f"{entry}\n" for entry in [*known, line]))
+                write_atomically(made, "".join(f"{entry}\n" for entry in [*known, line]))  # a full disk forgets nothing

@@ -1,6 +1,9 @@
 """A node by itself: its configuration, its data, its memory, and what leaves it when something goes wrong."""
 
+import contextlib
+import resource
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,6 +126,28 @@ def test_damaged_memory_is_told_and_not_used(experiment, site, tmp_path: Path, c
     with pytest.raises(WireError, match="memory cannot be used"):
         site(1, (2, 1), Train(Own("mine")))
     assert str(file.name) in capfd.readouterr().err
+
+
+@contextlib.contextmanager
+def no_room_beyond(size: int) -> Iterator[None]:
+    """Files cannot grow beyond so many bytes, as on a disk that is nearly full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_full_disk_is_told_and_loses_nothing(experiment, site, tmp_path: Path) -> None:
+    weights, ref = start_of(experiment)
+    work = [Train(ref, keep="mine"), MakeSignature(ref, steps=1, sparsity=0.1)]
+    site(1, (1, 1), work, weights)
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()}
+    with no_room_beyond(5), pytest.raises(WireError, match=r"^said: its work failed with OSError \(File too large\)"):
+        site(1, (2, 1), work, weights)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "state").rglob("*") if path.is_file()} == kept
+    site(1, (2, 1), work, weights)
 
 
 @dataclass(frozen=True)
