@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from feddag import native
-from feddag.bench import attacks, clustering, peers, scale, train
+from feddag.bench import attacks, clustering, peers, released, scale, train
 from feddag.bench import round as whole_round
 from feddag.bench.common import split_into_clients, synthetic_dataset
 from feddag.client.trainer import NativeTrainer
@@ -262,8 +262,15 @@ def test_clustering_of_one_client() -> None:
 
 def test_attacks_in_small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attacks, "FIELDS", attacks.FIELDS | {"rounds": 3, "clients": 10, "epochs": 1})
-    rows = attacks.measure(seeds=[0], methods=["fedavg"], data=["differing"])
+    rows = attacks.measure(seeds=[0], methods=["fedavg"], data=["alike"])
     assert [row["attack"] for row in rows] == list(attacks.ATTACKS)
     assert all(len(line) == len(attacks.COLUMNS) for line in attacks.table(rows))
     by_attack = {row["attack"]: row for row in rows}
     assert by_attack["sign-flip"]["none"][0] < by_attack["sign-flip"]["median"][0]
+
+
+def test_a_class_of_one_sample_is_shown_as_it_is_and_one_of_many_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(released, "DRAWS", 4)
+    one, many = released._likeness("digits", 1), released._likeness("digits", 50)
+    assert one["own"] == 1 and one["told_apart"] == 1 and one["others"] < 0.8
+    assert many["own"] < 0.97 and many["told_apart"] < 0.8
