@@ -62,7 +62,10 @@ def bench_released(
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
     json_file: JsonOption = None,
 ) -> None:
-    """What signatures of small classes give away, and what leaving them out costs the groups."""
+    """What signatures of small classes give away.
+
+    And what leaving them out costs the groups.
+    """
     from feddag.bench import released
 
     found = released.measure([name.strip() for name in datasets.split(",")], whole_numbers("--seeds", seeds))
