@@ -401,9 +401,9 @@ def drawn(table: Table) -> str:
     return head + f"|{' --- |' * (len(table.columns) + 1)}\n" + "".join(rows)
 
 
-def drawn_groups() -> str:
+def drawn_groups(file: str) -> str:
     """What `feddag bench groups` measured, in the order of its settings."""
-    measured = read(ROOT / "results" / "bench-groups.json")["rows"]
+    measured = read(ROOT / "results" / file)["rows"]
     rows = [
         row
         for setting, datasets in bench_groups.WANTED.items()
@@ -440,7 +440,11 @@ def filled(text: str) -> str:
 
     def anew(found: re.Match[str]) -> str:
         name = found["name"]
-        measured = {"groups": drawn_groups, "attacks": drawn_attacks}
+        measured = {
+            "groups": partial(drawn_groups, "bench-groups.json"),
+            "groups as published": partial(drawn_groups, "bench-groups-published.json"),
+            "attacks": drawn_attacks,
+        }
         measured |= {f"released-{part}": partial(drawn_released, part) for part in ("likeness", "groups")}
         return f"{name} -->\n\n{measured[name]() if name in measured else drawn(TABLES[name])}"
 
