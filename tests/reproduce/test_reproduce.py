@@ -188,6 +188,7 @@ def test_sample_passes_of_a_run_are_counted_as_the_run_counts_them(in_tmp: Path)
         ({}, 4 * 0.5 * 2 * 1438 + 4 * 359 / 3),
         ({"finetune": True}, 4 * 0.5 * 2 * 1438 + 4 * 359 / 3 + 2 * 1438),
         ({"method": "feddag"}, 4 * 0.5 * 2 * 1438 * 8 / 3 + 4 * 2 * 359 / 3),  # two phases of 4/3 each
+        ({"method": "feddag", "warmup_epochs": 3}, 4 * 0.5 * 2 * 1438 * 8 / 3 + 4 * 2 * 359 / 3 + 2 * 3 * 1438),
         ({"method": "cfl"}, 4 * 2 * 1438 + 4 * 359 / 3),  # which asks all clients in every round
         ({"steps": 3, "batch_size": 5}, 4 * 0.5 * 6 * 3 * 5 + 4 * 359 / 3),
     ],
