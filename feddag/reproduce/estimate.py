@@ -60,7 +60,17 @@ def passes_of(experiment: Experiment, dataset: Dataset, partition: Partition, co
     training = rounds * sampled_share(experiment, sizes, config) * once * (TWO_ENCODERS if encoders == 2 else 1)
     scoring = rounds * len(dataset.y_test) * encoders * FORWARD
     tuning = once * encoders if experiment.finetune else 0
-    return training + scoring + tuning
+    return training + scoring + tuning + warmup_epochs(experiment) * sum(sizes.values())
+
+
+def warmup_epochs(experiment: Experiment) -> int:
+    """Epochs that every client trains before the first round; a warm-up of a few steps does not count.
+
+    >>> warmup_epochs(Experiment(method="feddag-released")), warmup_epochs(Experiment(method="fedavg"))
+    (20, 0)
+    """
+    settings = experiment.settings
+    return int(getattr(settings, "warmup_rounds", 0) * getattr(settings, "warmup_epochs", 0))
 
 
 def sampled_share(experiment: Experiment, sizes: Mapping[ClientId, int], config: WorkerConfig) -> float:
