@@ -1,6 +1,10 @@
 """The server's side of a federation: the same loop as on one machine, with clients that are far away."""
 
+import os
 import secrets
+import sys
+import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +24,12 @@ from feddag.runner.directory import RunDirectory
 from feddag.runner.loop import RunContext
 from feddag.runner.run import context_of, prepare, run_on
 
+ORPHAN_SECONDS = 30.0
+
 
 def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
     """Run the app in this folder and write everything to the run directory `out`; with `resume`, continue its run."""
+    end_with_parent()
     torch.set_num_threads(1)  # as the local engine: sums then run in one order
     experiment, policy = read_experiment(folder / EXPERIMENT, {}), _policy(run_config)
     files, resume = RunDirectory(Path(str(run_config["out"])).expanduser()), bool(run_config["resume"])
@@ -39,6 +46,25 @@ def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
         engine = FlowerEngine(GridTransport(grid), _run_name(files, resume), context.clients, policy, keys=bound)
         engine.gather()
         run_on(engine, experiment, files, context, resume, _say)
+
+
+def end_with_parent(grace: float = ORPHAN_SECONDS) -> None:
+    """End this process some seconds after the Flower program that started it, or it would keep the run directory.
+
+    Flower ends an app whose SuperLink was killed by an interrupt, which at times hangs in its clean-up. An app that
+    was started by hand has no `--parent-pid`, and lives on.
+    """
+    if "--parent-pid" not in sys.argv:
+        return
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        time.sleep(grace)
+        os._exit(1)  # files are written atomically, and the lock ends with the process
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _context(experiment: Experiment, task: Task, policy: ExchangePolicy, files: RunDirectory) -> RunContext:

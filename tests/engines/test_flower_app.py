@@ -168,3 +168,29 @@ def test_up_refuses_what_cannot_work_before_anything_is_started(in_tmp: Path) ->
         done = subprocess.run([*command, "--nodes", "2", "--set", setting], capture_output=True, text=True)
         assert done.returncode == 2 and reason in done.stderr
         assert not (in_tmp / "run").exists()
+
+
+@pytest.mark.parametrize(("told", "ends"), [("--parent-pid", True), ("--insecure", False)])
+def test_a_server_that_lost_its_superlink_lets_go_of_the_run_directory_even_if_it_hangs(told: str, ends: bool) -> None:
+    hanging = (
+        "import signal, time\n"
+        "from feddag.deploy.server import end_with_parent\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "end_with_parent(grace=0.1)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(5)\n"
+        "print('still here', flush=True)\n"
+    )
+    starting = (
+        "import subprocess, sys\n"
+        f"subprocess.Popen([sys.executable, '-c', {hanging!r}, {told!r}])\n"
+        "sys.stdin.readline()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", starting], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdin is not None and parent.stdout is not None
+    assert parent.stdout.readline() == "ready\n"
+    parent.kill()
+    assert ("still here" in parent.stdout.read()) is not ends  # read() returns when the child is gone
+    parent.wait()
