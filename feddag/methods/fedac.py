@@ -20,7 +20,7 @@ from feddag.records import Diagnostics
 from feddag.server.cluster_number import ClusterNumber
 from feddag.server.lrcos import ModelSimilarity, Similarity, divided, most_alike
 from feddag.server.robust import robust_mean
-from feddag.weights import Choice, ClientId, Own, Ref, Served, Weights, flat, only
+from feddag.weights import ClientId, Own, Ref, Served, Weights, flat, only, used
 
 PERSONAL = "personal"
 EMBEDDING = ("encoder",)  # phi; the head is the decision h
@@ -35,10 +35,8 @@ class FedAC(ClusteredMethod):
         clusters: int = Field(3, ge=1, description="how many clusters there are at first (K)")
         pull: float = Field(0.1, ge=0, description="mu: pull of a client's model towards its cluster's centre")
         pull_encoder: float = Field(0.1, ge=0, description="lambda: pull of its encoder towards the global embedding")
-        embedding: Literal["all", "sampled"] = Field(
-            "all", description="the global embedding is the mean over all clients' models (Eq. 3), or a round's answers"
-        )
-        similarity: Literal["lrcos", "l2"] = Field("lrcos", description="low-rank cosine, or Euclidean distance (5.4)")
+        embedding: Literal["all", "sampled"] = Field("all", description="whose mean it is: all clients' or a round's")
+        metric: Literal["lrcos", "l2"] = Field("lrcos", description="low-rank cosine, or Euclidean distance (5.4)")
         dimensions: int = Field(50, ge=1, description="of the low-rank map, where there are as many models (D)")
         centred: bool = Field(True, description="the low-rank map is measured from the mean of all models")
         map_every: int = Field(1, ge=1, description="rounds after which the low-rank map is renewed (the paper: 100)")
@@ -52,34 +50,30 @@ class FedAC(ClusteredMethod):
     def __init__(self, settings: MethodSettings) -> None:
         super().__init__(settings)
         own = self._settings
+        self.alike = ModelSimilarity(own.metric, own.dimensions, own.centred, own.map_every)
         self.number = ClusterNumber(own.merge_below, own.split_above, own.turns)
-        self.alike = ModelSimilarity(own.similarity, own.dimensions, own.centred, own.map_every)
-        self.in_step: list[ClientId] = []
-        """Whose own model is the one that is held here: their last answer arrived."""
+        self.lost: list[ClientId] = []  # whose last answer did not arrive: they go on from the model that is held here
 
     def start(self, federation: Federation) -> None:
-        self.common = federation.initial_weights()
-        """The mean of all models: its encoder is the global embedding, and it guides whoever has no cluster yet."""
-        self.founded = False
+        self.common, self.founded = federation.initial_weights(), False
         self.groups.found(self.common)
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
         replies = federation.ask(self.local_updates(federation, sampled))  # lines 3-8
         answered = {reply.client: reply.weights for reply in replies}
-        self.in_step = sorted({*self.in_step} - {*sampled} | {*answered})
+        self.lost = sorted({*self.lost, *sampled} - {*answered})
         if not answered:
             return
         self.held |= answered
-        embedded = self.held if self._settings.embedding == "all" else answered
-        self.common = self.mean_model(embedded, self.common)  # line 9, with the mean for the sum
-        clients = sorted(self.held)
-        models = torch.stack([flat(self.held[client]) for client in clients])
+        everyone = self._settings.embedding == "all"
+        self.common = self.mean_model(self.held if everyone else answered, self.common)  # line 9, as a mean
+        clients, models = self.stored()
         similarity = self.alike.in_round(models, federation.round)  # line 10, on the server: no map has to travel
         if self.founded:
             self.e_step(federation, clients, similarity, models)  # line 11
         else:
             self.found(clients, similarity, models)
-        if self._settings.tuning:  # line 13, from the means that line 12 would give: so they are computed once
+        if self._settings.tuning:  # line 13, from the means that line 12 would give: they are computed once
             self.tune(federation, clients, models)
         self.m_step()  # line 12
 
@@ -91,12 +85,15 @@ class FedAC(ClusteredMethod):
             centre = centres.get(self.groups.cluster_of.get(client, -1), common)
             anchors = Anchor(centre, own.pull), Anchor(embedding, own.pull_encoder, EMBEDDING)
             start: tuple[Ref | Own, ...] = (centre,)
-            if client in self.in_step:
-                start = (centre, Own(PERSONAL))
-            elif client in self.held:  # what it trained last did not arrive, or was refused
-                start = (federation.put(self.held[client]),)
+            if client in self.held:
+                start = (federation.put(self.held[client]),) if client in self.lost else (centre, Own(PERSONAL))
             pulls = tuple(anchor for anchor in anchors if anchor.strength)
-            yield Job(client, Train(start, anchors=pulls, keep=PERSONAL, balanced=own.balanced))
+            yield Job(client, Train(start, anchors=pulls, keep=PERSONAL, smoothing=own.smoothing))
+
+    def stored(self) -> tuple[list[ClientId], Tensor]:
+        """The clients that have sent a model, and their models as rows."""
+        clients = sorted(self.held)
+        return clients, torch.stack([flat(self.held[client]) for client in clients])
 
     def found(self, clients: Sequence[ClientId], similarity: Similarity, models: Tensor) -> None:
         """The first clusters: of the first models that arrived, because before all of them were the same."""
@@ -107,27 +104,20 @@ class FedAC(ClusteredMethod):
         self.groups.split(cluster, [[c for c, own in zip(clients, labels, strict=True) if own == n] for n in {*labels}])
         self.founded = True
 
-    def e_step(
-        self, federation: Federation, clients: Sequence[ClientId], similarity: Similarity, models: Tensor
-    ) -> None:
+    def e_step(self, federation: Federation, clients: list[ClientId], similarity: Similarity, models: Tensor) -> None:
         """Eq. 4, as argmax: every client goes where the centre is most like its model. Empty clusters are dissolved."""
-        clusters = list(self.groups.trained)
         centres = torch.stack([flat(weights) for weights in self.groups.trained.values()])
-        place = {cluster: position for position, cluster in enumerate(clusters)}
-        now = torch.tensor([place.get(self.groups.cluster_of.get(client, -1), -1) for client in clients])
-        for client, position in zip(clients, most_alike(similarity(models, centres), now).tolist(), strict=True):
-            self.groups.move(client, clusters[position])
-        filled = set(self.groups.cluster_of.values())
-        for cluster in sorted({*clusters} - filled):
-            self.groups.merge(cluster, min(filled), (0.0, 1.0))
+        for client, row in zip(clients, similarity(models, centres).tolist(), strict=True):
+            alike = dict(zip(self.groups.trained, row, strict=True))
+            self.groups.move(client, most_alike(alike, self.groups.cluster_of.get(client)))
+        for cluster in self.groups.dissolve_empty():
             self.number.note(-1)
-            federation.tell("merge", f"cluster {cluster} was dissolved: all its clients are more like others")
+            federation.tell("merge", f"cluster {cluster} was dissolved: nobody is in it any more")
 
     def m_step(self) -> None:
         """Eq. 5: a centre is the mean of its clients' models, all counting the same."""
-        for cluster, centre in list(self.groups.trained.items()):
-            members = {c: self.held[c] for c in sorted(self.groups.members(cluster)) if c in self.held}
-            if members:
+        for cluster, centre in self.groups.trained.items():
+            if members := {c: self.held[c] for c in self.groups.members(cluster) if c in self.held}:
                 self.groups.update(cluster, self.mean_model(members, centre), self._settings.smoothing)
 
     def mean_model(self, models: Mapping[ClientId, Weights], start: Weights) -> Weights:
@@ -139,39 +129,22 @@ class FedAC(ClusteredMethod):
         own = [self.groups.cluster_of[client] for client in clients]
         clusters = sorted({*own})
         change = self.number.change(models, torch.tensor([clusters.index(n) for n in own]), self.alike.among)
-        if change is None:
-            return
-        cluster, leaving = clusters[change.cluster], [clients[position] for position in change.leaving]
-        text = f"cluster {cluster} (G = {change.granularity:.2f})"
-        if change.into is None:
-            staying = [client for client in self.groups.members(cluster) if client not in leaving]
-            one, other = self.groups.split(cluster, [staying, leaving])
-            federation.tell("split", f"{text} was split into {one} and {other}", leaving)
-        else:
-            self.groups.merge(cluster, clusters[change.into])
-            federation.tell("merge", f"{text} was merged into {clusters[change.into]}", leaving)
-        self.number.note(1 if change.into is None else -1)
-
-    def join(self, federation: Federation, newcomers: Sequence[ClientId]) -> None:
-        super().join(federation, newcomers)
-        self.number.start_again()
-
-    def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
-        super().leave(federation, gone)
-        self.held = {client: weights for client, weights in self.held.items() if client not in gone}
-        self.in_step = [client for client in self.in_step if client not in gone]
-        self.number.start_again()
+        if change is not None:
+            cluster, leaving = clusters[change.cluster], [clients[position] for position in change.leaving]
+            if change.into is None:
+                staying = [client for client in self.groups.members(cluster) if client not in leaving]
+                self.groups.split(cluster, [staying, leaving])
+            else:
+                self.groups.merge(cluster, clusters[change.into])
+            self.number.note(change.direction)
+            federation.tell(change.kind, f"{change.kind} of cluster {cluster}: its G is {change.ratio:.2f}", leaving)
 
     def model_of(self, client: ClientId) -> Served:
         """Its own model; before it has one, its cluster's or the best of all."""
-        served = super().model_of(client)
-        if client in self.in_step and not isinstance(served, Choice):
-            return (served, Own(PERSONAL))
-        return self.held.get(client, served)
+        if client in self.held and client not in self.lost:
+            centre = self.groups.served[self.groups.cluster_of[client]]
+            return (centre, used(PERSONAL, self._settings.smoothing))
+        return self.held.get(client) or super().model_of(client)
 
     def diagnostics(self) -> Diagnostics:
-        clients = sorted(self.held)
-        if len(clients) < 2:
-            return {}
-        models = torch.stack([flat(self.held[client]) for client in clients])
-        return {"clients": clients, "distances": self.alike.distances(models)}
+        return {"clients": sorted(self.held), "distances": self.alike.distances(self.stored()[1])} if self.held else {}

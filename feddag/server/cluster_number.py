@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from feddag.errors import FeddagError
 from feddag.server.lrcos import Similarity, divided
 from feddag.stateful import Stateful
 
@@ -17,12 +18,22 @@ class Change(NamedTuple):
     """One cluster more or one fewer."""
 
     cluster: int
-    granularity: float
+    ratio: float
     """G of the cluster, which is why."""
     into: int | None
     """The cluster that it is merged into; None where it is split."""
     leaving: tuple[int, ...]
     """Positions of the models that leave it: all that it has, or the second part."""
+
+    @property
+    def kind(self) -> Literal["split", "merge"]:
+        """What is done to the cluster."""
+        return "split" if self.into is None else "merge"
+
+    @property
+    def direction(self) -> int:
+        """By how much the number of clusters changes."""
+        return 1 if self.into is None else -1
 
 
 def inner_products(models: Tensor) -> Tensor:
@@ -64,17 +75,15 @@ class ClusterNumber(Stateful):
 
     Two rules keep the number from going up and down for ever. A merge is not done where the merged cluster would have
     to be split: so a split is not undone while models stay as they are. And the number may turn from growing to
-    shrinking, or back, a limited number of times; in between there are at most as many changes as clients.
+    shrinking, or back, only so many times while the same number of models is known; in between there are at most as
+    many changes as models.
     """
 
     def __init__(self, low: float, high: float, turns: int) -> None:
+        if low >= high:
+            raise FeddagError(f"merge_below = {low} has to be less than split_above = {high}")
         self._low, self._high, self._turns = low, high, turns
-        self.start_again()
-
-    def start_again(self) -> None:
-        """Other clients are here: what was learnt about the number is of no use."""
-        self.direction = 0
-        self.turned = 0
+        self.known, self.direction, self.turned = 0, 0, 0
 
     def note(self, direction: int) -> None:
         """The number has grown (1) or shrunk (-1)."""
@@ -86,6 +95,8 @@ class ClusterNumber(Stateful):
 
         Models are rows, `labels` their clusters (0, 1, ..., none empty), and `measure` tells how alike some models are.
         """
+        if len(models) != self.known:  # other clients, another number of clusters
+            self.known, self.direction, self.turned = len(models), 0, 0
         products = inner_products(models)
         found = granularity(products, labels)
         for cluster in _most_urgent_first(found, self._low, self._high):
@@ -94,7 +105,7 @@ class ClusterNumber(Stateful):
                 continue
             change = _split(models, labels, cluster, measure) if grows else self._merge(products, labels, cluster)
             if change is not None:
-                return change._replace(granularity=float(found[cluster]))
+                return change._replace(ratio=float(found[cluster]))
         return None
 
     def _merge(self, products: Tensor, labels: Tensor, cluster: int) -> Change | None:

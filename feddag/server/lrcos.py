@@ -3,7 +3,7 @@
 Models are rows. A cluster's number is its position among the centres.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -68,19 +68,15 @@ def negative_l2(models: Tensor, centres: Tensor) -> Tensor:
     return -torch.cdist(models, centres, compute_mode="donot_use_mm_for_euclid_dist").double() + 0.0
 
 
-def most_alike(similarity: Tensor, now: Tensor | None = None) -> Tensor:
-    """The E-step: for each model the centre that it is most like. Eq. 4 says argmin; Eq. 3 maximises.
+def most_alike(similarity: Mapping[int, float], now: int | None = None) -> int:
+    """The E-step for one model: the cluster whose centre it is most like. Eq. 4 says argmin; Eq. 3 maximises.
 
-    Between centres that are equally like, a model stays where it is (`now`, -1 for nowhere), or takes the first.
+    Between clusters that are equally like, a model stays where it is (`now`) or takes the first.
 
-    >>> most_alike(torch.tensor([[0.2, 0.9], [0.5, 0.5], [0.5, 0.5]]), torch.tensor([0, 1, -1])).tolist()
-    [1, 1, 0]
+    >>> most_alike({0: 0.2, 1: 0.9}, 0), most_alike({0: 0.5, 1: 0.5}, 1), most_alike({0: 0.5, 1: 0.5})
+    (1, 1, 0)
     """
-    best = similarity.max(1)
-    if now is None:
-        return best.indices
-    present = similarity.gather(1, now.clamp(min=0)[:, None])[:, 0]
-    return torch.where((now >= 0) & (present >= best.values), now, best.indices)
+    return max(similarity, key=lambda cluster: (similarity[cluster], cluster == now))
 
 
 def divided(models: Tensor, count: int, similarity: Similarity) -> Tensor:
@@ -97,7 +93,7 @@ def divided(models: Tensor, count: int, similarity: Similarity) -> Tensor:
     seeds = [min(pair), max(pair)] if count > 1 and pair[0] != pair[1] else [0]
     while len(seeds) < min(count, len(models)):
         seeds.append(int(alike[:, seeds].max(1).values.argmin()))
-    labels = most_alike(alike[:, seeds])
+    labels = alike[:, seeds].argmax(1)
     return torch.unique(labels, return_inverse=True)[1]
 
 
