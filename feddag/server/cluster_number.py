@@ -109,6 +109,8 @@ class ClusterNumber(Stateful):
         return None
 
     def _merge(self, products: Tensor, labels: Tensor, cluster: int) -> Change | None:
+        if int(labels.max()) == 0:  # copies of one model: there is no other cluster
+            return None
         into = nearest(products, labels, cluster)
         merged = torch.where(labels == cluster, into, labels)
         kept = torch.unique(merged, return_inverse=True)[1]

@@ -15,7 +15,7 @@ from feddag.stateful import Stateful
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 """From models and centres to a table of how alike they are: models x centres."""
-NEGLIGIBLE = 1e-10  # of the largest variance: an axis below it is rounding
+NEGLIGIBLE = 1e-6  # of the largest variance, and its square of a model's length squared: below it is rounding
 
 
 class LowRank(NamedTuple):
@@ -43,9 +43,8 @@ def low_rank(models: Tensor, dimensions: int, centred: bool = True) -> LowRank:
     origin = models.double().mean(0).to(models.dtype) if centred else torch.zeros_like(models[0])
     moved = models - origin
     values, vectors = torch.linalg.eigh((moved @ moved.T).double())
-    wanted = torch.arange(len(values) - 1, -1, -1)[:dimensions]
-    largest = values[wanted[:1]].clamp(min=0)
-    wanted = wanted[(values[wanted] > NEGLIGIBLE * largest) & (values[wanted] > 0)]
+    least = max(NEGLIGIBLE * float(values[-1]), NEGLIGIBLE**2 * float(models.square().sum(1).max()))
+    wanted = [n for n in range(len(values) - 1, -1, -1) if values[n] > least][:dimensions]
     axes = (vectors[:, wanted] / values[wanted].sqrt()).T.to(models.dtype) @ moved
     return LowRank(axes, origin)
 

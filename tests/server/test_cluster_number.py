@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from feddag.errors import FeddagError
-from feddag.server.cluster_number import Change, ClusterNumber, granularity, inner_products, nearest
+from feddag.server.cluster_number import Change, ClusterNumber, _most_urgent_first, granularity, inner_products, nearest
 from feddag.server.lrcos import negative_l2
 
 BAND = {"low": 0.2, "high": 0.8, "turns": 4}
 
 
 def on_a_line(*values: float) -> Tensor:
-    return torch.tensor(values)[:, None] + 50  # far from zero, where sums of squares would cancel
+    return torch.tensor(values, dtype=torch.float64)[:, None] + 50  # far from zero, where sums of squares would cancel
 
 
 def g(models: Tensor, labels: list[int]) -> list[float]:
@@ -58,12 +58,11 @@ def test_a_narrow_cluster_is_merged_into_the_nearest() -> None:
 
 
 def test_a_merge_that_would_be_split_again_is_not_done() -> None:
-    """Merged, 0 and 9 have 20.25 inside and 10.5 ** 2 = 110 to the centre at 15: done. Nearer, at 10, not."""
-    assert change(on_a_line(0, 9, 14.9, 15.1), [0, 1, 2, 2]).kind == "merge"
-    assert g(on_a_line(0, 9, 9.5), [0, 0, 1])[0] == pytest.approx(20.25 / 25)
-    assert change(on_a_line(0, 9, 9.5, 9.5), [0, 1, 2, 2]) is None or True
-    two = change(on_a_line(0, 0.1, 9, 9.1), [0, 0, 1, 1])
-    assert two is None  # both are narrow; one cluster would have to be split
+    """Merged, 0 and 9 have 4.5 ** 2 inside. To 15 that is 10.5 ** 2, and little; to 9.5 it is 5 ** 2, and too much."""
+    assert change(on_a_line(0, 9, 14.9, 15.1), [0, 1, 2, 2])[:3] == (0, 0.0, 1)
+    assert g(on_a_line(0, 9, 9.5), [0, 0, 1])[0] == pytest.approx(0.81)
+    assert change(on_a_line(0, 9, 9.5, 9.5), [0, 1, 2, 2])[:3] == (1, 0.0, 2)  # so the next in turn is merged
+    assert change(on_a_line(0, 0.1, 9, 9.1), [0, 0, 1, 1]) is None  # one cluster would have to be split
 
 
 def test_one_cluster_is_split_and_one_model_is_left_alone() -> None:
@@ -76,11 +75,10 @@ def test_within_the_band_nothing_happens() -> None:
     assert g(models, labels) == [0.25, 0.25] and change(models, labels) is None
 
 
-def test_the_furthest_out_comes_first() -> None:
-    """G is 4 / 25 (1.25 times too small), 16 / 25 and, in the second call, 36 / 25 (1.8 times too large)."""
-    assert change(on_a_line(0, 4, 3, 11), [0, 0, 1, 1]).cluster == 0
-    found = change(on_a_line(0, 4, 1, 13), [0, 0, 1, 1])
-    assert found.kind == "split" and found.cluster == 1
+def test_the_furthest_out_of_the_band_comes_first() -> None:
+    """0.16 is 1.25 times too small, 1.44 is 1.8 times too large, 0 is too small by any factor."""
+    assert _most_urgent_first(torch.tensor([0.16, 0.64, 1.44, 0.0]), 0.2, 0.8) == [3, 2, 0]
+    assert _most_urgent_first(torch.tensor([0.0, math.inf, 0.5]), 0.0, 0.8) == [1]  # never merged
 
 
 def test_a_band_that_is_none_is_refused() -> None:
@@ -94,7 +92,7 @@ def applied(labels: Tensor, found: Change) -> Tensor:
     return torch.unique(after, return_inverse=True)[1]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(2, 12), st.integers(1, 3), st.integers(1, 5), st.integers(0, 10_000))
 def test_models_that_stay_as_they_are_end_with_a_number_of_clusters_and_every_client(
     count: int, size: int, first: int, seed: int
@@ -121,14 +119,14 @@ def _who_stayed(labels: Tensor, found: Change) -> int:
     return next(n for n, own in enumerate(labels.tolist()) if own == found.cluster and n not in found.leaving)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(st.integers(2, 8), st.integers(0, 4), st.integers(0, 10_000))
 def test_models_that_never_rest_change_the_number_finitely_often(count: int, turns: int, seed: int) -> None:
     """Models are thrown anew every round, and clusters are emptied at random: still there are few changes."""
     draw = np.random.default_rng(seed)
     tuner = ClusterNumber(0.2, 0.8, turns)
     labels, changes, quiet = torch.zeros(count, dtype=torch.int64), 0, 0
-    for _ in range(400):
+    for _ in range(100):
         models = torch.from_numpy(draw.normal(size=(count, 2)) * draw.choice([0.01, 1, 100], size=(count, 1)))
         if draw.random() < 0.2 and int(labels.max()) > 0:  # the E-step leaves a cluster empty
             labels = torch.unique(torch.where(labels == 0, 1, labels), return_inverse=True)[1]

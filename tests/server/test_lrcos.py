@@ -58,7 +58,7 @@ def test_division_starts_from_the_models_least_alike() -> None:
     assert divided(line, 2, negative_l2).tolist() == [0, 0, 1, 0, 1]  # seeds 0 and 10; 4 is nearer to 0
     assert divided(line, 3, negative_l2).tolist() == [0, 0, 1, 2, 1]  # the third seed is 4: 4 from the nearest seed
     assert divided(line, 1, negative_l2).tolist() == [0] * 5
-    assert divided(line, 9, negative_l2).tolist() == [0, 3, 1, 2, 4]
+    assert divided(line, 9, negative_l2).tolist() == [0, 4, 1, 2, 3]  # then 9, then 0.4
     assert divided(line[:1].repeat(4, 1), 3, negative_l2).tolist() == [0] * 4
     assert divided(line[:1], 2, negative_l2).tolist() == [0]
 
