@@ -55,7 +55,7 @@ class FedAC(ClusteredMethod):
         self.lost: list[ClientId] = []  # whose last answer did not arrive: they go on from the model that is held here
 
     def start(self, federation: Federation) -> None:
-        self.common, self.founded = federation.initial_weights(), False
+        self.common, self.founded = federation.initial_weights(), False  # the mean of all models; whether there are any
         self.groups.found(self.common)
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
@@ -106,6 +106,7 @@ class FedAC(ClusteredMethod):
 
     def e_step(self, federation: Federation, clients: list[ClientId], similarity: Similarity, models: Tensor) -> None:
         """Eq. 4, as argmax: every client goes where the centre is most like its model. Empty clusters are dissolved."""
+        self.groups.dissolve_empty()  # of whom all have left since
         centres = torch.stack([flat(weights) for weights in self.groups.trained.values()])
         for client, row in zip(clients, similarity(models, centres).tolist(), strict=True):
             alike = dict(zip(self.groups.trained, row, strict=True))
@@ -142,8 +143,7 @@ class FedAC(ClusteredMethod):
     def model_of(self, client: ClientId) -> Served:
         """Its own model; before it has one, its cluster's or the best of all."""
         if client in self.held and client not in self.lost:
-            centre = self.groups.served[self.groups.cluster_of[client]]
-            return (centre, used(PERSONAL, self._settings.smoothing))
+            return (self.groups.served[self.groups.cluster_of[client]], used(PERSONAL, self._settings.smoothing))
         return self.held.get(client) or super().model_of(client)
 
     def diagnostics(self) -> Diagnostics:
