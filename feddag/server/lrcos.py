@@ -93,7 +93,8 @@ def divided(models: Tensor, count: int, similarity: Similarity) -> Tensor:
     while len(seeds) < min(count, len(models)):
         seeds.append(int(alike[:, seeds].max(1).values.argmin()))
     labels = alike[:, seeds].argmax(1)
-    return torch.unique(labels, return_inverse=True)[1]
+    numbered: Tensor = torch.unique(labels, return_inverse=True)[1]
+    return numbered
 
 
 class ModelSimilarity(Stateful):

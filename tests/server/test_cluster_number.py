@@ -82,7 +82,7 @@ def test_the_furthest_out_of_the_band_comes_first() -> None:
 
 
 def test_a_band_that_is_none_is_refused() -> None:
-    with pytest.raises(FeddagError, match="merge_below = 0.9 has to be less than split_above = 0.8"):
+    with pytest.raises(FeddagError, match=r"merge_below = 0.9 has to be less than split_above = 0.8"):
         ClusterNumber(0.9, 0.8, 4)
 
 
