@@ -119,7 +119,9 @@ class Experiment(BaseModel):
     attack: Attack = Field("none", description="how some clients lie, to see what that does")
     attackers: float = Field(0.1, gt=0, lt=1, description="share of clients that lie, at least one")
     # how clients train
-    model: str | None = Field(None, description="mlp, lenet5, cnn, resnet9 or module:function (by sample shape)")
+    model: str | None = Field(
+        None, description="mlp, lenet5, cnn, fedac-cnn, resnet9 or module:function (by sample shape)"
+    )
     trainer: TrainerKind = Field("auto", description="auto: native where it can train the model")
     participation: float = Field(0.2, gt=0, le=1, description="share of clients in a round")
     epochs: int = Field(LocalSettings.epochs, ge=1, description="local epochs in a round")

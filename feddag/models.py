@@ -117,6 +117,21 @@ def cnn(shape: Shape) -> nn.Module:
     )
 
 
+def fedac_cnn(shape: Shape) -> nn.Module:
+    """Two 5x5 convolutions and two hidden dense layers, 4.8 million weights on CIFAR-10.
+
+    FedAC tells the kinds of its layers and that there are over 4.7 million weights; the widths are ours.
+    """
+    return _with_dense(
+        [
+            *(nn.Conv2d(shape[0], 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        ],
+        shape,
+        lambda features: [nn.Linear(features, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU()],
+    )
+
+
 class _Residual(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -155,7 +170,10 @@ def _features(encoder: nn.Module, shape: Shape) -> int:
     return features.shape[1]
 
 
-ENCODERS: dict[str, Callable[[Shape], nn.Module]] = {"mlp": mlp, "lenet5": lenet5, "cnn": cnn, "resnet9": resnet9}
+ENCODERS: dict[str, Callable[[Shape], nn.Module]] = {
+    **{"mlp": mlp, "lenet5": lenet5, "cnn": cnn},
+    **{"fedac-cnn": fedac_cnn, "resnet9": resnet9},
+}
 
 
 def default_model(shape: Shape) -> str:

@@ -158,6 +158,15 @@ def renamed(weights: Mapping[str, Tensor], old: str, new: str) -> Weights:
     return {new + name.removeprefix(old): value for name, value in weights.items()}
 
 
+def flat(weights: Weights) -> Tensor:
+    """All that is trained, as one vector; a counter of batches is no part of it.
+
+    >>> flat({"w": torch.ones(1, 2), "batches": torch.tensor(7)})
+    tensor([1., 1.])
+    """
+    return torch.cat([value.flatten() for value in weights.values() if value.is_floating_point()])
+
+
 def digest(weights: Weights) -> str:
     """A fingerprint of the content: equal names, shapes and bytes give the same one.
 

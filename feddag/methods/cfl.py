@@ -13,7 +13,7 @@ from torch import Tensor
 
 from feddag.federation import Federation, Replies, Reply
 from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
-from feddag.weights import ClientId, Weights
+from feddag.weights import ClientId, Weights, flat
 
 
 class CFL(ClusteredMethod):
@@ -39,7 +39,7 @@ class CFL(ClusteredMethod):
 
     def adapt(self, federation: Federation, before: Mapping[int, Weights], replies: Replies) -> None:
         for cluster, answered in replies.by_group(dict(self.groups.cluster_of)):
-            updates = torch.stack([_flat(reply.weights) - _flat(before[cluster]) for reply in answered])
+            updates = torch.stack([flat(reply.weights) - flat(before[cluster]) for reply in answered])
             if self.is_due(federation.round, updates):
                 side = {reply.client: part for reply, part in zip(answered, bipartition(updates), strict=True)}
                 # Whoever did not answer is on no side, and is placed again when it is next asked.
@@ -64,7 +64,3 @@ def bipartition(updates: Tensor) -> list[int]:
     found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit((1 - unit @ unit.T).numpy())
     labels: list[int] = found.labels_.tolist()
     return [int(label != labels[0]) for label in labels]
-
-
-def _flat(weights: Weights) -> Tensor:
-    return torch.cat([value.flatten() for value in weights.values() if value.is_floating_point()])

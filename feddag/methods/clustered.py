@@ -78,6 +78,7 @@ class ClusteredMethod(Method):
     def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
         for client in gone:
             self.groups.leave(client)
+            self.held.pop(client, None)
 
     def model_of(self, client: ClientId) -> Served:
         """Its cluster's model; a client that has no cluster takes the best of all on its training samples."""

@@ -97,6 +97,14 @@ class Clusters(Stateful):
             self.move(client, into)
         del self.trained[cluster], self.served[cluster], self.rounds[cluster]
 
+    def dissolve_empty(self) -> list[int]:
+        """Clusters that have no client are no more, unless there is no other; returns which they were."""
+        filled = set(self.cluster_of.values()) or {min(self.trained)}
+        empty = sorted(self.trained.keys() - filled)
+        for cluster in empty:
+            del self.trained[cluster], self.served[cluster], self.rounds[cluster]
+        return empty
+
     def regroup(self, cluster_of: Mapping[ClientId, int], sizes: Mapping[ClientId, float]) -> dict[int, list[int]]:
         """Group everybody anew, into clusters that are numbered anew; returns the old clusters that each inherits from.
 
