@@ -36,7 +36,7 @@ def two_groups(clients: int = 12, apart: float = 3.0) -> dict[int, float]:
 
 
 def test_groups_in_the_losses_become_clusters_that_go_on_from_the_model() -> None:
-    federation, method = started("fedgwc", engine_of(two_groups()), SPEC, participation=0.5)
+    federation, method = started("fedgwc", engine_of(two_groups()), SPEC, participation=0.5, level=0.05)
     told = []
     for _ in range(20):
         before = method.groups.trained[0]
@@ -121,7 +121,7 @@ def test_silent_and_single_clients_are_no_evidence() -> None:
 
 
 def test_whoever_was_never_seen_is_placed_when_next_sampled() -> None:
-    federation, method = started("fedgwc", engine_of(two_groups()), SPEC)
+    federation, method = started("fedgwc", engine_of(two_groups()), SPEC, participation=0.25)
     method.divide(federation, 0, [[0, 2, 4], [1, 3, 5]])
     assert 11 not in method.clusters()
     federation.begin_round(1)
@@ -135,7 +135,7 @@ def seen(number: int, members: list[int], sampled: list[int], losses: np.ndarray
 
 
 def test_the_printed_matrix_and_its_mean_squared_error() -> None:
-    """Rewards exp(-1/2), 1 and exp(-1/2) of three of four clients, alpha 0.1 from zero: nine of sixteen entries move."""
+    """Rewards exp(-1/2), 1 and exp(-1/2) of three of four clients, alpha 0.1 from 0: nine of sixteen entries move."""
     matrix = SettledMatrix("paper", alpha=0.1, epsilon=1e-5, beta=0.5, most=10)
     losses = np.array([[1.0], [2.0], [3.0]])
     matrix.observe(seen(1, [0, 1, 2, 3], [0, 1, 3], losses))
