@@ -12,7 +12,6 @@ no chance (`server.split_test`). docs/fidelity.md tells what each was measured t
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
-import numpy as np
 from pydantic import Field
 
 from feddag.client.step import Step
@@ -34,7 +33,7 @@ class GWCSettings(ClusteredSettings):
     split: Literal["tested", "paper", "released"] = Field(
         "tested", description="a cluster is split where a test finds groups, or where its matrix has settled"
     )
-    level: float = Field(0.01, gt=0, lt=1, description="share of clusters without groups that a test may split")
+    level: float = Field(0.01, gt=0, lt=1, description="share of clusters without groups that a first test may split")
     alpha: float = Field(0.0, ge=0, lt=1, description="weight of a round in Eq. 3 (0: the sampled share of a cluster)")
     epsilon: float = Field(1e-5, gt=0, description="mean squared change of a matrix that has settled")
     beta: float = Field(1.0, gt=0, description="of the kernel, Eq. 4; tested: with the mean distance as unit")
@@ -125,14 +124,8 @@ class FedGWC(ClusteredMethod):
         federation.tell("split", f"cluster {cluster} was split into {sizes}", [c for part in parts for c in part])
 
     def diagnostics(self) -> Diagnostics:
-        """Interaction matrix and affinity as distances: what is near 0 belongs together."""
-        clients, interactions, affinity = self.evidence.views()
-        if len(clients) < 2:
-            return {}
-        pairs = np.triu_indices(len(clients), 1)
-        apart = 1 - ((interactions + interactions.T) / 2)[pairs]
-        distances = 1 - affinity[pairs]
-        return {"clients": clients, "distances": distances, "views": {"interaction": apart, "affinity": distances}}
+        """Interaction matrix and affinity of all clients that were seen, and how the matrix settled."""
+        return self.evidence.diagnostics()
 
 
 class FedGWCPaper(FedGWC):

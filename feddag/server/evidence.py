@@ -4,19 +4,21 @@ Both kinds of evidence know clients by name, and a cluster's matrix is that of i
 columns (Algorithm 1, line 18) by being asked for theirs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from feddag.records import Diagnostics
 from feddag.server.interaction import (
     Floats,
     affinity,
     best_split,
     gaussian_rewards,
     min_max,
+    pair_rewards,
     perception_distances,
     updated,
 )
@@ -26,8 +28,7 @@ from feddag.weights import ClientId
 
 Parts = list[list[ClientId]]
 """The parts of a cluster; a single one where it stays whole."""
-Views = tuple[list[ClientId], Floats, Floats]
-"""Clients, their interaction matrix and their affinity, for a report."""
+CHANGE = "mean squared change of the interaction matrix"
 
 MEMORY = 200  # rounds whose losses are kept: older ones tell about a model that is long gone
 FIRST_LOOK, NEXT_LOOK = 10, 1.5  # rounds before the first test, and how much longer until each further one
@@ -67,6 +68,16 @@ def parts_of(members: Sequence[ClientId], labels: NDArray[np.int64]) -> Parts:
     return sorted(parts, key=lambda part: (-len(part), part))
 
 
+def shown(
+    clients: list[ClientId], interactions: Floats, affinity: Floats, changes: Mapping[str, Sequence[Sequence[float]]]
+) -> Diagnostics:
+    """For a report: matrices as distances, so that what is near 0 belongs together, and how the matrix settled."""
+    pairs = np.triu_indices(len(clients), 1)
+    views = {"interaction": 1 - ((interactions + interactions.T) / 2)[pairs], "affinity": 1 - affinity[pairs]}
+    curves = {name: np.array(rows) for name, rows in changes.items()}
+    return {"clients": clients, "views": views, "by_round": {CHANGE: curves}}
+
+
 class SettledMatrix(Stateful):
     """Eq. 3's interaction matrix, whose clusters are sought when it hardly moves any more."""
 
@@ -76,6 +87,8 @@ class SettledMatrix(Stateful):
         self.matrix = torch.zeros((0, 0), dtype=torch.float64)
         self.mse: dict[int, float] = {}
         self.patience: dict[int, int] = {}
+        self.changes = torch.zeros((0, 3), dtype=torch.float64)
+        """Round, cluster, mean squared error."""
 
     def observe(self, seen: Seen) -> None:
         """Eq. 1 and 3, and how far the matrix moved."""
@@ -93,6 +106,8 @@ class SettledMatrix(Stateful):
         rows = self._rows(seen.members)
         self.matrix = self.matrix.clone()
         self.matrix[np.ix_(rows, rows)] = torch.from_numpy(new)
+        latest = torch.tensor([[seen.round, cluster, self.mse[cluster]]], dtype=torch.float64)
+        self.changes = torch.cat([self.changes, latest])
         self.patience[cluster] = self.patience.get(cluster, 0) + 1 if self.mse[cluster] < self._epsilon else 0
 
     def parts(self, seen: Seen, generator: np.random.Generator) -> Parts:
@@ -114,9 +129,13 @@ class SettledMatrix(Stateful):
         for number in numbers:
             self.mse[number], self.patience[number] = 1.0, 0
 
-    def views(self) -> Views:
-        """For all that ever took part."""
-        return self.clients, self.interactions(self.clients), self.affinity(self.clients)
+    def diagnostics(self) -> Diagnostics:
+        """For all that ever took part; two or fewer have no perception vectors."""
+        if len(self.clients) < 3:
+            return {}
+        clusters = sorted({int(cluster) for cluster in self.changes[:, 1]})
+        changes = {f"cluster {n}": self.changes[self.changes[:, 1] == n][:, [0, 2]].tolist() for n in clusters}
+        return shown(self.clients, self.interactions(self.clients), self.affinity(self.clients), changes)
 
     def interactions(self, members: Sequence[ClientId]) -> Floats:
         """The interaction matrix of these clients."""
@@ -156,6 +175,7 @@ class LossHistory(Stateful):
         self.age: dict[int, int] = {}
         """Rounds that each cluster has been seen in since it was founded or divided."""
         self.next_look: dict[int, int] = {}
+        self.looks: dict[int, int] = {}
 
     def observe(self, seen: Seen) -> None:
         """Remember a round's losses."""
@@ -172,13 +192,15 @@ class LossHistory(Stateful):
         if len(known) < 2 * LEAST_SIZE or present.sum() < LEAST_SEEN * len(members):
             return [members]
         self.next_look[cluster] = int(np.ceil(NEXT_LOOK * age))
-        labels = find_groups(losses, present, self._most, self._level, self._beta, generator)
+        self.looks[cluster] = self.looks.get(cluster, 0) + 1
+        level = self._level / self.looks[cluster]  # every look is another chance for chance
+        labels = find_groups(losses, present, self._most, level, self._beta, generator)
         return [members] if labels is None else parts_of(known, labels)
 
     def divided(self, numbers: Sequence[int]) -> None:
         """A cluster has been divided into these: each is looked at again when it has trained for a while."""
         for number in numbers:
-            self.age[number], self.next_look[number] = 0, FIRST_LOOK
+            self.age[number], self.next_look[number], self.looks[number] = 0, FIRST_LOOK, 0
 
     def of(self, members: Sequence[ClientId]) -> tuple[list[ClientId], Floats, Present]:
         """What is known of these clients: rounds x clients x steps, and who was there, in rounds with two or more."""
@@ -194,9 +216,25 @@ class LossHistory(Stateful):
                     known[number, place[client]], present[number, place[client]] = row, True
         return seen, known, present
 
-    def views(self) -> Views:
+    def changes(self) -> list[tuple[int, float]]:
+        """Round by round, the mean squared change of the mean rewards of all pairs: none where they have settled."""
+        place = {
+            client: n for n, client in enumerate({client: 0 for _, sampled, _ in self.rounds for client in sampled})
+        }
+        matrix, meetings = np.zeros((len(place),) * 2), np.zeros((len(place),) * 2)
+        moved: dict[int, float] = {}
+        for number, sampled, losses in self.rounds:
+            pairs = np.ix_([place[client] for client in sampled], [place[client] for client in sampled])
+            meetings[pairs] += 1
+            step = (pair_rewards(losses.numpy()) - matrix[pairs]) / meetings[pairs]
+            matrix[pairs] += step
+            moved[number] = moved.get(number, 0.0) + float((step**2).sum())
+        return [(number, total / len(place) ** 2) for number, total in moved.items()]
+
+    def diagnostics(self) -> Diagnostics:
         """For all that are remembered."""
         seen, losses, present = self.of(sorted({client for _, sampled, _ in self.rounds for client in sampled}))
         if len(seen) < 3:
-            return [], np.eye(0), np.eye(0)
-        return seen, interactions(losses, present)[0], scaled_affinity(losses, present, self._beta)
+            return {}
+        kernel = scaled_affinity(losses, present, self._beta)
+        return shown(seen, interactions(losses, present)[0], kernel, {"all clients": self.changes()})

@@ -40,14 +40,14 @@ def pair_rewards(losses: Floats) -> Floats:
     """How near the losses of every two clients are to each other, not to the mean: ours instead of Eq. 1.
 
     Eq. 1 gives a client one sigma above the mean what it gives to one as far below it. The difference of two losses has
-    twice the variance of one, hence the 4.
+    twice the variance of one, hence the 4. Dimensions before clients x steps are rounds.
 
     >>> pair_rewards(np.array([[1.0], [2.0], [3.0]])).round(4).tolist()  # exp(-1/4), and exp(-1) for the outer two
     [[1.0, 0.7788, 0.3679], [0.7788, 1.0, 0.7788], [0.3679, 0.7788, 1.0]]
     """
-    scaled = losses / np.sqrt(losses.var(axis=0, ddof=1) + LEAST_VARIANCE)
-    # One sum for each pair: (clients, clients, steps) is small, a round has few clients and few steps.
-    rewards: Floats = np.exp(-((scaled[:, None] - scaled[None]) ** 2) / 4).mean(axis=2)
+    scaled = losses / np.sqrt(losses.var(axis=-2, ddof=1, keepdims=True) + LEAST_VARIANCE)
+    steps = [scaled[..., step] for step in range(losses.shape[-1])]
+    rewards: Floats = sum(np.exp(-((own[..., None] - own[..., None, :]) ** 2) / 4) for own in steps) / len(steps)
     return rewards
 
 

@@ -4,7 +4,8 @@ FedGWC cuts a cluster once its interaction matrix has settled and the Davies-Bou
 that as well: clients of one distribution keep the samples they were dealt, so one has somewhat higher losses than
 another in every round. Here the score is compared with what it is in simulated federations *without* groups, whose
 clients differ as much from each other, and from themselves over rounds, as the real ones do, and took part in the same
-rounds. Only a score below all of theirs is a split.
+rounds. Only a score below all of theirs is a split, and only one of parts that stand clearly apart: half a cluster has
+half the samples to learn from, so the printed 1 is not enough to pay for a split.
 """
 
 import math
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from feddag.server.interaction import Floats, Labels, affinity, best_split, pair_rewards, perception_distances
 
 LEAST_SIZE = 3  # clients of a part: fewer cannot take part in a round by themselves (Eq. 26)
+CLEARLY = 2 / 3  # Davies-Bouldin score of parts whose centres are three times as far apart as members from a centre
 BLOCKS = 8  # the paper's clients do 7 or 8 steps
 Present = NDArray[np.bool_]
 
@@ -33,11 +35,16 @@ def interactions(losses: Floats, present: Present) -> tuple[Floats, Present]:
 
     This is Eq. 3 with alpha = 1 / (number of meetings), which Theorem 5.1 allows and which needs no first value.
     """
-    total = np.zeros((losses.shape[1],) * 2)
-    for one_round, here in zip(losses, present, strict=True):
-        total[np.ix_(here, here)] += pair_rewards(one_round[here])
+    clients, taking_part = losses.shape[1], present.sum(axis=1)
+    total = np.zeros(clients * clients)
+    for number in np.unique(taking_part):  # rounds with equally many are computed at once: this is done a lot
+        rounds = np.flatnonzero(taking_part == number)
+        here = np.nonzero(present[rounds])[1].reshape(len(rounds), number)
+        pairs = here[:, :, None] * clients + here[:, None, :]
+        rewards = pair_rewards(losses[rounds[:, None], here])
+        total += np.bincount(pairs.ravel(), rewards.ravel(), clients * clients)
     meetings = present.T.astype(float) @ present
-    return total / np.maximum(meetings, 1), meetings > 0
+    return total.reshape(clients, clients) / np.maximum(meetings, 1), meetings > 0
 
 
 def scaled_affinity(losses: Floats, present: Present, beta: float = 1.0) -> Floats:
@@ -77,7 +84,7 @@ def find_groups(
     if known is None:
         return None
     score, labels = best_split(scaled_affinity(losses, present, beta), most, LEAST_SIZE)
-    if score > 1:
+    if score > CLEARLY:
         return None
     between, within = (_root(covariance) for covariance in known)
     for _ in range(math.ceil(1 / level) - 1):

@@ -7,7 +7,7 @@ import torch
 from feddag.client.step import Result
 from feddag.client.train import Train
 from feddag.models import ModelSpec
-from feddag.server.evidence import LEAST_SEEN, LossHistory, Seen, SettledMatrix
+from feddag.server.evidence import CHANGE, LEAST_SEEN, LossHistory, Seen, SettledMatrix
 from feddag.server.interaction import gaussian_rewards
 from feddag.testing import FakeEngine, moved, one_round, started
 from feddag.weights import Weights
@@ -51,8 +51,9 @@ def test_groups_in_the_losses_become_clusters_that_go_on_from_the_model() -> Non
     assert all(moved(before, method.groups.trained[cluster]) > 0 for cluster in (0, 1))
     assert method.groups.trained[0] == method.groups.trained[1]
     shown = method.diagnostics()
-    assert shown["clients"] == list(range(12)) and len(shown["distances"]) == 66
-    assert set(shown["views"]) == {"interaction", "affinity"}
+    assert shown["clients"] == list(range(12))
+    assert {name: len(view) for name, view in shown["views"].items()} == {"interaction": 66, "affinity": 66}
+    assert [number for number, _ in shown["by_round"][CHANGE]["all clients"]] == list(range(1, federation.round + 1))
     for _ in range(15):  # each group is one
         one_round(federation, method)
     assert len(method.groups.trained) == 2
@@ -144,6 +145,64 @@ def test_the_printed_matrix_and_its_mean_squared_error() -> None:
     assert matrix.matrix.numpy() == pytest.approx(expected)
     assert matrix.mse[0] == pytest.approx((3 * high**2 + 6 * low**2) / 16)
     assert matrix.parts(seen(1, [0, 1, 2, 3], [0, 1, 3], losses), np.random.default_rng(0)) == [[0, 1, 2, 3]]
+
+
+def test_gaussian_weights_are_the_diagonal() -> None:
+    """Eq. 2 from 0 with alpha 0.1: client 0 has rewards exp(-1/2) and then, when all losses are equal, 1."""
+    matrix = SettledMatrix("paper", alpha=0.1, epsilon=1e-5, beta=0.5, most=10)
+    for number, losses in enumerate(([[1.0], [2.0], [3.0]], [[2.0], [2.0], [2.0]]), 1):
+        matrix.observe(seen(number, [0, 1, 2, 3], [0, 1, 3], np.array(losses)))
+    weight = 0.9 * (0.1 * np.exp(-0.5)) + 0.1
+    assert np.diag(matrix.matrix.numpy()) == pytest.approx([weight, 0.9 * 0.1 + 0.1, 0, weight])
+
+
+def test_how_the_matrix_settles_is_told_by_cluster_and_round() -> None:
+    matrix = SettledMatrix("paper", alpha=0.1, epsilon=1e-5, beta=0.5, most=10)
+    losses = np.array([[1.0], [2.0], [3.0]])
+    first, second = seen(1, [0, 1, 2], [0, 1, 2], losses), seen(2, [3, 4, 5], [3, 4, 5], losses, cluster=1)
+    assert matrix.diagnostics() == {}
+    matrix.observe(first)
+    matrix.observe(second)
+    told = matrix.diagnostics()["by_round"][CHANGE]
+    assert {name: rows[:, 0].tolist() for name, rows in told.items()} == {"cluster 0": [1.0], "cluster 1": [2.0]}
+    assert told["cluster 1"][0, 1] == matrix.mse[1]
+
+
+def test_how_mean_rewards_settle_by_hand() -> None:
+    """Two clients, differences 2 and then 0 of losses: rewards exp(-1/2) and 1, the mean of both in the end."""
+    history = LossHistory(level=0.01, beta=1.0, most=4)
+    low = float(np.exp(-0.5))  # variance 2, so a difference of sqrt(2) deviations: exp(-2 / 4)
+    for number, losses in enumerate(([[1.0], [3.0]], [[2.0], [2.0]]), 1):
+        history.observe(seen(number, [0, 1], [0, 1], np.array(losses)))
+    first, second = (1 + 1 + 2 * low**2) / 4, 2 * ((1 - low) / 2) ** 2 / 4
+    assert history.changes() == [(1, pytest.approx(first)), (2, pytest.approx(second))]
+
+
+def test_every_further_look_is_stricter(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels = []
+    monkeypatch.setattr("feddag.server.evidence.find_groups", lambda *args: levels.append(args[3]))
+    history, everybody = LossHistory(level=0.06, beta=1.0, most=4), list(range(8))
+    for number in range(1, 24):
+        last = seen(number, everybody, everybody, np.ones((8, 2)))
+        history.observe(last)
+        history.parts(last, np.random.default_rng(0))
+    assert levels == pytest.approx([0.06, 0.03, 0.02])
+    history.divided([0])
+    assert history.looks == {0: 0}
+
+
+def test_clusters_whose_members_leave_and_newcomers() -> None:
+    federation, method = started("fedgwc-paper", engine_of(two_groups()), SPEC, participation=0.5)
+    method.divide(federation, 0, [list(range(0, 12, 2)), list(range(1, 12, 2))])
+    gone = [*range(1, 12, 2), 0]
+    method.leave(federation, gone)
+    assert set(method.clusters()) == {2, 4, 6, 8, 10}
+    one_round(federation, method, [2, 4, 6])
+    assert method.evidence.interactions([2, 4]).shape == (2, 2)
+    method.join(federation, [1, 3])
+    assert set(method.clusters()) == {1, 2, 3, 4, 6, 8, 10}
+    one_round(federation, method)
+    one_round(federation, method)
 
 
 def test_the_released_matrix_its_smoothed_error_and_its_patience() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from feddag.server.interaction import pair_rewards
-from feddag.server.split_test import BLOCKS, blocks, find_groups, interactions, scatter
+from feddag.server.split_test import BLOCKS, CLEARLY, blocks, find_groups, interactions, scatter
 
 
 def made(
@@ -39,6 +39,16 @@ def test_clients_that_differ_without_groups_are_not_split() -> None:
     """Each keeps a level of its own for all rounds: a test of the rewards against noise over rounds would reject."""
     splits = [found(seed, (20,), 0.0)[0] is not None for seed in range(100, 115)]
     assert sum(splits) <= 2  # a twentieth is allowed
+
+
+def test_parts_that_overlap_are_no_groups_however_unlikely(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, present, _ = made(100, (10, 10), 4.0)
+    labels = np.repeat([0, 1], 10)
+    for score, split in ((CLEARLY, True), (0.7, False)):
+        scores = iter([score, *[9.0] * 1000])
+        monkeypatch.setattr("feddag.server.split_test.best_split", lambda *_, scores=scores: (next(scores), labels))
+        found = find_groups(losses, present, 4, 0.05, 1.0, np.random.default_rng(0))
+        assert (found is not None) == split
 
 
 def test_too_little_is_no_group() -> None:
