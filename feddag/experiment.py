@@ -37,6 +37,7 @@ NEUTRAL: dict[str, Any] = {
     },
     **{"warmup_epochs": 0, "warmup_start": "common", "warmup_balanced": True, "warmup_halves": True},
     **{"angles": "printed", "cut": "auto", "threshold": 0.0, "clusters": 0, "clustering": "agglomerative"},
+    **{"homogeneous": 1000.0, "heterogeneous": 0.5},
     **{"cut_lambda": 0.01, "cut_gamma": 1.0, "cut_tau": 0.0, "absent": "rarest", "secondary_served": "known"},
 }
 """Fields that came later, with the value that means "as before": keys stay what they were."""
@@ -95,15 +96,21 @@ class Experiment(BaseModel):
     mix_kind: Literal["labels", "domains"] = Field(
         PartitionSettings.mix_kind, description="what heterogeneity-mix mixes"
     )
+    homogeneous: float = Field(
+        PartitionSettings.homogeneous, gt=0, description="Dirichlet concentration of a mix's homogeneous clients"
+    )
+    heterogeneous: float = Field(
+        PartitionSettings.heterogeneous, gt=0, description="Dirichlet concentration of a mix's heterogeneous clients"
+    )
     base: Literal["dirichlet", "pathological"] = Field(PartitionSettings.base, description="what lies below sized")
     samples_min: int = Field(PartitionSettings.samples_min, ge=1, description="fewest samples of a client (sized)")
     samples_max: int = Field(PartitionSettings.samples_max, ge=1, description="most samples of a client (sized)")
     fraction: float = Field(
         PartitionSettings.fraction, gt=0, le=1, description="share of the training samples that is used at all"
     )
-    test: Literal["classes", "own"] = Field(
+    test: Literal["classes", "mix", "own"] = Field(
         PartitionSettings.test,
-        description="local test set: all test samples of the client's classes, or split off its own",
+        description="local test set: all test samples of the client's classes, its part of them, or split off its own",
     )
     test_share: float = Field(PartitionSettings.test_share, gt=0, lt=1, description="share split off for test = own")
     validation: float = Field(
@@ -120,7 +127,7 @@ class Experiment(BaseModel):
     attackers: float = Field(0.1, gt=0, lt=1, description="share of clients that lie, at least one")
     # how clients train
     model: str | None = Field(
-        None, description="mlp, lenet5, cnn, fedac-cnn, resnet9 or module:function (by sample shape)"
+        None, description="mlp, lenet5, cnn, fedac-cnn, fedgwc-cnn, resnet9 or module:function (by sample shape)"
     )
     trainer: TrainerKind = Field("auto", description="auto: native where it can train the model")
     participation: float = Field(0.2, gt=0, le=1, description="share of clients in a round")

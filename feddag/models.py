@@ -132,6 +132,18 @@ def fedac_cnn(shape: Shape) -> nn.Module:
     )
 
 
+def fedgwc_cnn(shape: Shape) -> nn.Module:
+    """Two 5x5 convolutions and two dense layers (FedGWC's network for CIFAR-10 and CIFAR-100)."""
+    return _with_dense(
+        [
+            *(nn.Conv2d(shape[0], 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
+            *(nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
+        ],
+        shape,
+        lambda features: [nn.Linear(features, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU()],
+    )
+
+
 class _Residual(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -172,7 +184,7 @@ def _features(encoder: nn.Module, shape: Shape) -> int:
 
 ENCODERS: dict[str, Callable[[Shape], nn.Module]] = {
     **{"mlp": mlp, "lenet5": lenet5, "cnn": cnn},
-    **{"fedac-cnn": fedac_cnn, "resnet9": resnet9},
+    **{"fedac-cnn": fedac_cnn, "fedgwc-cnn": fedgwc_cnn, "resnet9": resnet9},
 }
 
 

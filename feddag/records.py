@@ -134,6 +134,8 @@ class Diagnostics(TypedDict, total=False):
     edges: Any
     graph: list[tuple[int, int]]
     """(learner, source) pairs of clusters that learn from each other now."""
+    by_round: dict[str, dict[str, Any]]
+    """Curves: for each figure, by name, rows of round and value."""
     counts: dict[int, Any]
     """How many samples of each class each client says it holds."""
     class_counts: Any

@@ -21,7 +21,7 @@ from feddag.experiment import RENAMED, Experiment, parse_setting, read_experimen
         ({"participation": 1.5}, "participation = 1.5 is not allowed: it should be less than or equal to 1"),
         (
             {"test": "clases"},
-            "test = 'clases' is not allowed: it should be 'classes' or 'own'; did you mean 'classes'?",
+            "test = 'clases' is not allowed: it should be 'classes', 'mix' or 'own'; did you mean 'classes'?",
         ),
         ({"evaluate": "validation"}, "evaluate = 'validation' needs validation above 0, and validation = 0.0"),
         ({"method": "fedprox", "mu": -1}, "mu = -1 is not allowed: it should be greater than or equal to 0"),

@@ -131,7 +131,7 @@ def _show(plan: "Plan") -> None:
 
 def _numbers(plan: "Plan") -> list[dict[str, Any]]:
     """Every cell as plain data."""
-    from feddag.reproduce.shown import per_seed
+    from feddag.reproduce.shown import clustering_of, per_seed
 
     cells = []
     for cell in plan.cells:
@@ -139,8 +139,9 @@ def _numbers(plan: "Plan") -> list[dict[str, Any]]:
         found: dict[str, Any] = {"searches": [plan.searches[key] for key in keys if key in plan.searches]}
         if plan.published.shows != "thresholds":
             names = dict.fromkeys(("accuracy", "accuracy_best", plan.published.shows))
-            names.pop("accuracy_by_round", None)
-            found = {name: per_seed(cell, plan.results, name) for name in names}
+            others = ("accuracy_by_round", "clusters")
+            found = {name: per_seed(cell, plan.results, name) for name in names if name not in others}
+            found["clustering"] = clustering_of(cell, plan.results)
         place = {"row": cell.row.name, "column": cell.column.name, "method": cell.row.method, "paper": cell.printed}
         cells.append(place | {"keys": keys, "why_not": cell.why_not} | found)
     return cells

@@ -4,10 +4,11 @@ import math
 import statistics
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from copy import copy
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from feddag.federation import Federation, Reply
 from feddag.records import Diagnostics
@@ -35,6 +36,25 @@ class MethodSettings(BaseModel):
 
     came_later: ClassVar[Mapping[str, Any]] = {"sampling": "all", "balanced": False, "smoothing": 0.0}
     """Fields that such a method did not always have, with what it did before: so the keys of kept results stay."""
+
+
+Settings = TypeVar("Settings", bound=MethodSettings)
+
+
+def with_defaults(settings: type[Settings], defaults: Mapping[str, Any]) -> type[Settings]:
+    """The same fields, some of them with other defaults.
+
+    >>> with_defaults(MethodSettings, {"smoothing": 0.5})().smoothing
+    0.5
+    """
+    changed = {}
+    for name, value in defaults.items():
+        field = copy(settings.model_fields[name])
+        field.default = value
+        changed[name] = (field.annotation, field)
+    made: type[Settings] = create_model(settings.__name__, __base__=settings, **changed)  # type: ignore[call-overload]
+    made()  # defaults that contradict each other are refused here
+    return made
 
 
 class Method(Stateful, ABC):

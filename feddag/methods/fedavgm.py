@@ -5,6 +5,7 @@ from pydantic import Field
 from feddag.federation import Federation, Replies
 from feddag.methods.base import MethodSettings
 from feddag.methods.fedavg import FedAvg
+from feddag.server.aggregate import momentum_step
 from feddag.weights import Weights
 
 
@@ -27,9 +28,6 @@ class FedAvgM(FedAvg):
         mean = super().combined(replies)
         if mean is None:
             return None
-        momentum, lr = self._settings.server_momentum, self._settings.server_lr
-        for name, value in mean.items():
-            if value.is_floating_point():  # counters of a user's layers are not averaged
-                self.velocity[name] = momentum * self.velocity[name] + (self.weights[name] - value)
-                mean[name] = self.weights[name] - lr * self.velocity[name]
-        return mean
+        own = self._settings
+        new, self.velocity = momentum_step(self.weights, mean, self.velocity, own.server_momentum, own.server_lr)
+        return new

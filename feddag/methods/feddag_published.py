@@ -6,8 +6,9 @@ What is not the method's own stays the experiment's: batch size, weight decay, e
 
 from typing import Any
 
+from feddag.methods.base import with_defaults
 from feddag.methods.feddag import FedDAG, FedDAGDagger, FedDAGStar
-from feddag.methods.feddag.settings import GroupingSettings, SecondarySettings, SharingSettings, with_defaults
+from feddag.methods.feddag.settings import GroupingSettings, SecondarySettings, SharingSettings
 
 PLAIN: dict[str, Any] = {
     # Both have no stabilisers, and compare raw samples and one plain warm-up.

@@ -99,6 +99,17 @@ def _are_views(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(name, str) and _is_table(1)(value[name]) for name in value)
 
 
+def _are_curves(value: Any) -> bool:
+    """Whether something is, by figure and by name, rows of round and value."""
+    return isinstance(value, dict) and all(
+        isinstance(title, str)
+        and isinstance(curves, dict)
+        and all(isinstance(name, str) and _is_table(2)(rows) for name, rows in curves.items())
+        and all(np.shape(rows)[1:] in ((), (2,)) for rows in curves.values())
+        for title, curves in value.items()
+    )
+
+
 def _are_counts(value: Any) -> bool:
     clients = isinstance(value, dict) and all(isinstance(client, int) and client >= 0 for client in value)
     return clients and all(map(_is_whole(1), value.values()))
@@ -121,6 +132,7 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     "scores": _is_table(2),
     "edges": _is_table(2),
     "graph": _are_pairs,
+    "by_round": _are_curves,
     "counts": _are_counts,
     "class_counts": _is_whole(2),
     "classes": _are_words,

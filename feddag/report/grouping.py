@@ -10,6 +10,7 @@ from feddag.report.document import Section, drawn, section
 from feddag.report.figures import distances as figures
 from feddag.report.figures.graph import complementarity_graph
 from feddag.report.figures.parts import MOST_ROWS
+from feddag.report.figures.rounds import curves_by_round
 from feddag.report.recorded import RecordedRun
 from feddag.server.complement import demand_and_supply
 from feddag.weights import ClientId
@@ -24,7 +25,7 @@ def grouping_sections(run: RecordedRun) -> list[Section]:
     leaves = [] if told.merges is None else figures.tree_lines(told.merges, len(names))[0]
     order = figures.in_cluster_order(told.clients, told.labels, leaves)
     made = [_nearness(told, names, order), _number_of_clusters(told, names), _fusion(told, names, order)]
-    return [part for part in made if part]
+    return [part for part in [*made, _by_round(run)] if part]
 
 
 def _nearness(told: ComparedClients, names: Sequence[str], order: Sequence[int]) -> Section | None:
@@ -89,6 +90,18 @@ def _fusion(told: ComparedClients, names: Sequence[str], order: Sequence[int]) -
     text = "How much each view counts in the fused distance: the more clearly it tells clients apart, the more."
     figure = drawn("weights", "weights of the views", bars)
     return section("fusion", "What the distance is made of", text, figures=[figure])
+
+
+def _by_round(run: RecordedRun) -> Section | None:
+    """What else the method followed."""
+    told = {title: curves for title, curves in (run.diagnostics.get("by_round") or {}).items() if curves}
+    if not told:
+        return None
+    figures = [
+        drawn(f"by-round-{number}", f"{title} by round", curves_by_round(title, curves))
+        for number, (title, curves) in enumerate(told.items())
+    ]
+    return section("by-round", "What was followed round by round", f"By round: {'; '.join(told)}.", figures=figures)
 
 
 def graph_section(run: RecordedRun) -> Section | None:

@@ -59,6 +59,10 @@ def _tiles(run: RecordedRun) -> list[dict[str, str]]:
         tiles.append(("clusters", str(len(set(clusters.values()))), note))
     if result and result["ari"] is not None:
         tiles.append(("adjusted Rand index", f"{result['ari']:.3f}", "1: the true groups, 0: chance"))
+    scores = result.get("clustering") if result else None
+    if scores and scores["was"] is not None and scores["wadb"] is not None:
+        said = f"{scores['was']:.2f} / {scores['wadb']:.2f}"
+        tiles.append(("WAS / WADB", said, "how alike class mixes are inside clusters: best 1 / 0"))
     seconds = result["seconds"] if result else sum(record.get("seconds", 0.0) for record in run.history)
     tiles.append(("time", f"{seconds:.1f} s", f"{run.rounds} rounds"))
     sent = result or last

@@ -12,7 +12,9 @@ from feddag.files import read_toml
 
 TABLES = Path(__file__).parent / "tables"
 Scale = Literal["small", "paper"]
-Shows = Literal["accuracy", "accuracy_unseen", "accuracy_unseen_finetuned", "accuracy_by_round", "thresholds"]
+Shows = Literal[
+    "accuracy", "accuracy_unseen", "accuracy_unseen_finetuned", "accuracy_by_round", "thresholds", "clusters"
+]
 PerCent = Annotated[float, Field(ge=0, le=100, strict=True)]
 Printed = Annotated[
     list[PerCent],
@@ -20,6 +22,7 @@ Printed = Annotated[
     BeforeValidator(lambda given: given if isinstance(given, list) else [given]),
 ]
 """A figure as the paper prints it: mean and deviation, the mean alone, or nothing."""
+Score = Annotated[list[float], Field(max_length=2)]
 
 
 class Curve(BaseModel):
@@ -29,6 +32,18 @@ class Curve(BaseModel):
 
     clusters: list[Annotated[int, Field(ge=1)]]
     loss: list[float]
+
+
+class Scores(BaseModel):
+    """What the paper prints of a method's clusters: how many, and mean and deviation of scores."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    clusters: Annotated[int, Field(ge=1)] | None = None
+    accuracy: Printed = []
+    rand: Score = []
+    was: Score = []
+    wadb: Score = []
 
 
 class Column(BaseModel):
@@ -51,6 +66,7 @@ class Row(BaseModel):
     method: str
     paper: list[Printed] = []
     curve: list[Curve] = []
+    scores: list[Scores] = []
 
     def printed(self, column: int) -> list[float]:
         """The paper's figure for a column: mean and deviation, or less."""
@@ -90,7 +106,7 @@ class Published(BaseModel):
         if bool(self.at) != (self.shows == "accuracy_by_round"):
             raise FeddagError("'at' names the rounds of shows = 'accuracy_by_round', and goes with nothing else")
         for row in self.row:
-            for name, figures in (("paper", row.paper), ("curve", row.curve)):
+            for name, figures in (("paper", row.paper), ("curve", row.curve), ("scores", row.scores)):
                 if figures and len(figures) != len(self.column):
                     raise FeddagError(
                         f"row '{short(row.name)}' has {len(figures)} figures in '{name}' for {len(self.column)} columns"

@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from feddag.records import AccuracyRecord, ResultRecord
+from feddag.records import AccuracyRecord, ClusteringScores, ResultRecord
 from feddag.reproduce.cells import Cell
-from feddag.reproduce.published import Published
+from feddag.reproduce.published import Published, Scores
 from feddag.reproduce.thresholds import Search
 
+SCORES = {"clusters": "clusters", "accuracy": "accuracy", "rand": "Rand", "was": "WAS", "wadb": "WADB"}
 LEGENDS = {
     "accuracy": "paper and ours in per cent; ours is balanced accuracy over the last tenth of the rounds, mean ± "
     "standard deviation over seeds; best over rounds: each client's best round, as FedDAG's released code counts",
@@ -17,6 +18,8 @@ LEGENDS = {
     "accuracy_unseen_finetuned": "paper and ours in per cent; balanced accuracy of the clients that joined after the "
     "last round, after local epochs of their own",
     "accuracy_by_round": "balanced accuracy in per cent after these rounds, mean over seeds",
+    "clusters": "with several seeds all numbers of clusters that were found, and mean ± standard deviation of scores; "
+    "accuracy in per cent over the last tenth of the rounds; Rand: Rand index with the true groups",
     "thresholds": "alpha: threshold of the clustering; loss: Eq. 10; with several seeds all numbers of clusters that "
     "were found, and the mean loss",
 }
@@ -42,6 +45,8 @@ def blocks_of(
         if published.shows == "thresholds":
             found = [_curve(published, cell, searches) for cell in here]
             blocks += [block for block in found if any(set(line[1:]) != {"-"} for line in block.lines)]
+        elif published.shows == "clusters":
+            blocks.append(_clusters(published, here, results))
         elif published.shows == "accuracy_by_round":
             blocks.append(_by_round(published, here, results))
         else:
@@ -103,6 +108,47 @@ def _by_round(published: Published, cells: Sequence[Cell], results: Mapping[str,
         values = [[100 * curve[round - 1] for curve in curves if round <= len(curve)] for round in published.at]
         lines.append([cell.row.name, *(f"{statistics.fmean(some):.2f}" if some else "-" for some in values)])
     return Block(cells[0].column.name, ("row", *(f"round {round}" for round in published.at)), lines)
+
+
+def _clusters(published: Published, cells: Sequence[Cell], results: Mapping[str, ResultRecord]) -> Block:
+    """Numbers of clusters and scores: those that the paper prints in some row; all where it prints none."""
+    number = published.column.index(cells[0].column)
+    every = [scores for row in published.row for scores in row.scores]
+    names = [name for name in SCORES if any(getattr(scores, name) for scores in every)] or [
+        "clusters",
+        "rand",
+        "was",
+        "wadb",
+    ]
+    lines = []
+    for cell in cells:
+        printed = cell.row.scores[number] if cell.row.scores else Scores()
+        line, found = [cell.row.name], clustering_of(cell, results)
+        for name in names:
+            theirs = getattr(printed, name)
+            values = theirs if isinstance(theirs, list) else [theirs] if theirs else []
+            ours = figure(per_seed(cell, results, name)) if name == "accuracy" else _ours(found, name)
+            line += [" ± ".join(f"{value:g}" for value in values) or "-", ours]
+        lines.append(line)
+    header = ("row", *(title for name in names for title in (f"{SCORES[name]}, paper", "ours")))
+    return Block(cells[0].column.name, header, lines)
+
+
+def clustering_of(cell: Cell, results: Mapping[str, ResultRecord]) -> list[ClusteringScores]:
+    """The scores of the cell's clusters, for each seed that has some."""
+    known = [results[key].get("clustering") for experiment in cell.experiments if (key := experiment.key()) in results]
+    return [scores for scores in known if scores]
+
+
+def _ours(found: Sequence[ClusteringScores], name: str) -> str:
+    """Numbers of clusters that were found, or a score's mean and deviation.
+
+    >>> _ours([{"found": 3}, {"found": 1}, {"found": 3}], "clusters"), _ours([{"was": None}], "was")
+    ('1/3', '-')
+    """
+    if name == "clusters":
+        return "/".join(map(str, sorted({scores["found"] for scores in found}))) or "-"
+    return figure([scores[name] for scores in found if scores[name] is not None])  # type: ignore[literal-required]
 
 
 def _curve(published: Published, cell: Cell, searches: Mapping[str, Search]) -> Block:

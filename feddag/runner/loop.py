@@ -122,6 +122,8 @@ class Loop:
             self.checkpoint(number)
             if self.observer:
                 self.observer(record)
+        if "by_round" in self.method.diagnostics():  # these have gone on since clusters last changed
+            self._explain()
         return self._result()
 
     def _is_over(self, done: int) -> bool:

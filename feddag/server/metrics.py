@@ -61,7 +61,7 @@ def davies_bouldin(distances: Floats, cluster_labels: Labels) -> float | None:
         medoid = int(inside.sum(axis=0).argmin())
         medoids.append(members[medoid])
         spreads.append(inside[medoid].mean())
-    return _mean_worst_ratio(spreads, distances[np.ix_(medoids, medoids)], NEGLIGIBLE * float(distances.max()))
+    return mean_worst_ratio(spreads, distances[np.ix_(medoids, medoids)], NEGLIGIBLE * float(distances.max()))
 
 
 def class_silhouette(counts: Counts, cluster_labels: Labels) -> float | None:
@@ -103,7 +103,7 @@ def wasserstein_davies_bouldin(counts: Counts, cluster_labels: Labels) -> float 
     spreads = [
         np.linalg.norm(cluster - centre, axis=1).mean() for cluster, centre in zip(clusters, centres, strict=True)
     ]
-    return _mean_worst_ratio(spreads, cdist(centres, centres), NEGLIGIBLE)
+    return mean_worst_ratio(spreads, cdist(centres, centres), NEGLIGIBLE)
 
 
 def score_clustering(cluster_labels: Labels, truth: Labels | None, counts: Counts | None) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def _silhouette_of_points(points: Floats, cluster_labels: Labels) -> float | Non
         return float(silhouette_score(points, cluster_labels, metric="minkowski"))
 
 
-def _mean_worst_ratio(spreads: Sequence[float], separations: Floats, negligible: float) -> float | None:
+def mean_worst_ratio(spreads: Sequence[float], separations: Floats, negligible: float) -> float | None:
     """Davies and Bouldin's mean over clusters of the worst (spread + spread) / separation with another cluster."""
     apart = separations + np.diag([np.inf] * len(spreads))
     if apart.min() <= negligible:

@@ -132,6 +132,21 @@ def test_what_pytorch_trained_can_be_scored_natively() -> None:
     torch.testing.assert_close(fast.score(lying, x, y), expected, rtol=1e-4, atol=1e-5)
 
 
+def test_fedgwcs_network_is_trained_natively_as_on_pytorch() -> None:
+    spec = ModelSpec("fedgwc-cnn", (3, 32, 32), 3)
+    network = native_network(spec, "native") if native.available() else pytest.skip(native.reason())
+    assert network is not None
+    start, x, y = spec.initial_weights(0, "m"), torch.randn(6, 3, 32, 32), torch.tensor([0, 1, 2, 0, 1, 2])
+    sizes = [tuple(value.shape) for name, value in start.items() if name.endswith("weight")]
+    assert sizes == [(64, 3, 5, 5), (64, 64, 5, 5), (384, 1600), (192, 384), (3, 192)]
+    batches = [np.arange(4), np.arange(2, 6)]
+    ours, theirs = (
+        trainer.fit(start, x, y, batches, PLAIN)[0] for trainer in (NativeTrainer(spec, network), TorchTrainer(spec))
+    )
+    for name, value in theirs.items():
+        torch.testing.assert_close(ours[name], value, rtol=1e-4, atol=1e-5)
+
+
 def test_a_trainer_that_cannot_train_a_model_says_so() -> None:
     with pytest.raises(FeddagError, match="trainer = 'native' cannot train model = 'resnet9'"):
         native_network(ModelSpec("resnet9", (3, 32, 32), 3), "native")

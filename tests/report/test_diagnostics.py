@@ -11,7 +11,7 @@ import plotly.graph_objects
 import pytest
 
 from feddag.report import read_run, write_report
-from feddag.report.diagnostics import compared_clients
+from feddag.report.diagnostics import compared_clients, sound_parts
 from feddag.report.page import as_json
 from feddag.report.recorded import RecordedRun
 from feddag.report.run import run_document
@@ -126,6 +126,24 @@ def test_a_client_whose_samples_are_not_known_has_no_number_of_them() -> None:
 def test_views_of_another_name_are_shown_under_it() -> None:
     document = run_document(replace(made_by_hand(8), diagnostics={"views": {"loss": np.ones(28), "data": np.ones(28)}}))
     assert [choice["label"] for choice in drawn(document)["proximity"]["choices"]["of"]] == ["data", "loss"]
+
+
+def test_curves_by_round_are_drawn_on_the_scale_that_shows_them() -> None:
+    settling = {"cluster 0": [[1, 1.0], [2, 0.1], [3, 0.001]], "<b>": np.array([[2, float("nan")], [3, 0.5]])}
+    told = {"by_round": {"change": settling, "clusters": {"all": [[1, 4], [2, 5]]}, "nothing": {}}}
+    assert figures_with(told) == {"by-round-0", "by-round-1"}
+    first, second = (drawn(run_document(replace(made_by_hand(8), diagnostics=told)))[f"by-round-{n}"] for n in (0, 1))
+    assert first["layout"]["yaxis"]["type"] == "log" and second["layout"]["yaxis"]["type"] == "linear"
+    assert [trace["y"] for trace in first["data"]] == [[1.0, 0.1, 0.001], [None, 0.5]]
+    assert "<b>" not in first["data"][1]["name"]
+
+
+@pytest.mark.parametrize("wrong", [{"a": [[1, 2]]}, {"a": {"b": [[1, 2, 3]]}}, {"a": {"b": [1]}}, [1], {"a": {2: []}}])
+def test_curves_that_are_none_are_left_out(wrong: Any) -> None:
+    assert "by_round" not in sound_parts({"by_round": wrong})
+    assert sound_parts({"by_round": {"a": {"b": []}}}) and figures_with({"by_round": {"a": {"b": []}}}) == {
+        "by-round-0"
+    }
 
 
 def test_a_page_is_written_from_what_lies_on_disk(real_run: Path, tmp_path: Path) -> None:

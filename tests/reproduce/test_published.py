@@ -12,8 +12,10 @@ from feddag.reproduce.cells import NOT_YET, cells_of
 from feddag.reproduce.published import Published, all_published, find_published, read_published
 
 SHIPPED = all_published()
-LATER = {"pacfl", "cfl-gp", "fedsoft", "fedrc", "fedgwc", "fedbr", "fedmix", "per-fedavg", "fblg"}
-LATER |= {"fedper", "fesem", "fedgroup", "fl-hc", "cgpfl"}
+LATER = {
+    *("pacfl", "cfl-gp", "fedsoft", "fedrc", "fedgwc", "fedbr", "fedmix", "per-fedavg", "fblg"),
+    *("fedper", "fedgroup", "fl-hc", "cgpfl", "fesem", "pfedme", "fedgwc-pfedme", "fedgwc-per-fedavg"),
+}
 """Methods of the paper's tables that are not in every version."""
 SMALLEST = """
 title = "one cell"
@@ -123,13 +125,15 @@ def test_names_are_found_and_mistyped_ones_answered() -> None:
 
 def test_all_tables_and_figures_are_there_in_order() -> None:
     figures = ["feddag-figure-2", "feddag-figure-3", "feddag-figure-4"]
-    feddag = [name for name in SHIPPED if name.startswith("feddag")]
-    assert feddag == [*(f"feddag-table-{number}" for number in range(1, 20)), *figures]
-    assert [name for name in SHIPPED if name.startswith("fedac")] == [
-        "fedac-table-1",
-        "fedac-figure-3",
-        "fedac-figure-4",
-    ]
+    gwc = [*(f"fedgwc-table-{number}" for number in (1, 2, 3, 4, 6, 7, 9)), *(f"fedgwc-figure-{n}" for n in (4, 5, 6))]
+    shown = {
+        "feddag": [*(f"feddag-table-{number}" for number in range(1, 20)), *figures],
+        "fedac": ["fedac-table-1", "fedac-figure-3", "fedac-figure-4"],
+        "fedgwc": gwc,
+    }
+    for method, names in shown.items():
+        assert [name for name in SHIPPED if name.startswith(f"{method}-")] == names
+    assert len(SHIPPED) == sum(map(len, shown.values()))
     assert SHIPPED["feddag-table-19"].also == ["feddag-figure-5"]
 
 
@@ -142,7 +146,8 @@ def test_every_cell_of_a_known_method_is_a_valid_experiment(name: str, scale: An
     for cell in cells:
         assert cell.row.method in LATER or cell.row.method in all_methods()
         assert (cell.why_not == NOT_YET) == (cell.row.method not in all_methods())
-    assert any(row.paper or row.curve for row in published.row) == ("figure" not in name)
+    printed = any(row.paper or row.curve or row.scores for row in published.row)
+    assert printed == ("figure" not in name or name == "fedgwc-figure-6")  # whose caption says: one cluster
 
 
 def test_fedacs_scale_is_fedacs() -> None:
@@ -163,6 +168,22 @@ def test_the_paper_scale_is_the_papers() -> None:
         assert fields["rounds"] == (80 if short else 200), name
 
 
+def test_fedgwcs_paper_scale_is_its_papers() -> None:
+    wanted = {"steps": 7, "batch_size": 64, "momentum": 0.0, "weight_decay": 4e-4}
+    rounds = {"table-2": 1000, "table-6": 10000, "table-7": 10000, "figure-4": 10000, "figure-5": 10000}
+    for name in (name for name in SHIPPED if name.startswith("fedgwc")):
+        fields = SHIPPED[name].experiment
+        assert {field: fields[field] for field in wanted} == wanted, name
+        expected = rounds.get(name.removeprefix("fedgwc-"), 10000 if "figure" in name else 20000)
+        assert fields["rounds"] == expected, name
+        if name != "fedgwc-table-2":
+            own = {"clients": 100, "participation": 0.1, "lr": 0.01, "model": "fedgwc-cnn", "test": "mix"}
+            assert {field: fields[field] for field in own} == own, name
+    femnist = next(column for column in SHIPPED["fedgwc-table-1"].column if column.dataset == "femnist47")
+    said = {"clients": 400, "rounds": 3000, "steps": 8, "model": "lenet5", "heterogeneous": 0.01}
+    assert {name: (femnist.model_extra or {})[name] for name in said} == said
+
+
 def printed_by_experiment(published: Published) -> dict[str, tuple[float, ...]]:
     found = {}
     for row in published.row:
@@ -176,12 +197,25 @@ def test_tables_that_repeat_a_setting_agree_but_where_the_paper_does_not() -> No
     """A figure that was copied wrongly would stand alone here; these are the paper's own disagreements."""
     seen: dict[str, dict[tuple[float, ...], list[str]]] = {}
     for name, published in SHIPPED.items():
+        if not name.startswith("feddag"):
+            continue
         for setting, figure in printed_by_experiment(published).items():
             seen.setdefault(setting, {}).setdefault(figure, []).append(name.removeprefix("feddag-table-"))
     twice = [figures for figures in seen.values() if sum(map(len, figures.values())) > 1]
     apart = {frozenset(chain.from_iterable(figures.values())) for figures in twice if len(figures) > 1}
     assert len(twice) > 20
     assert apart == {frozenset(tables) for tables in (("1", "10"), ("2", "16"), ("10", "17"), ("1", "10", "17"))}
+
+
+def test_some_scores_as_printed() -> None:
+    six = {row.name: row.scores for row in SHIPPED["fedgwc-table-6"].row}
+    assert (six["FedGWC"][2].clusters, six["FedGWC"][2].was, six["FeSEM"][2].wadb) == (3, [0.6, 0.1], [20.6, 7.1])
+    seven = {row.name: row.scores for row in SHIPPED["fedgwc-table-7"].row}
+    assert [scores.rand[0] for scores in seven["FedGWC"]] == [1.0, 1.0, 0.9]
+    one = {row.name: row.scores for row in SHIPPED["fedgwc-table-1"].row}
+    assert one["FedGWC"][0].accuracy == [53.4, 0.4] and one["FedAvg"][1].accuracy == [76.6, 0.1]
+    nine = {row.name: row.paper for row in SHIPPED["fedgwc-table-9"].row}
+    assert nine["FedGWC over FedAvgM"] == [[50.5, 0.3], [83.3, 0.4]] and nine["FedAvg"][1] == [76.0, 0.1]
 
 
 def test_some_figures_as_printed() -> None:

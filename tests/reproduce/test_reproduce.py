@@ -281,6 +281,28 @@ def test_a_table_about_clusters_trains_nothing_and_is_kept(tmp_path: Path, monke
     assert again.searches == plan.searches
 
 
+def test_a_table_of_scores_shows_those_that_are_printed(tmp_path: Path) -> None:
+    printed = {"clusters": 3, "was": [0.6, 0.1], "accuracy": [81.5, 0.2]}
+    rows = [
+        {"name": "truth", "method": "oracle", "scores": [printed]},
+        {"name": "one", "method": "fedavg", "scores": [{"accuracy": [40.0]}]},
+        {"name": "later", "method": "fed-of-tomorrow", "scores": [{"rand": [0.5, 0.0]}]},
+    ]
+    published = table(shows="clusters", row=rows)
+    plan = Plan(published, "paper", [0, 1], tmp_path / "runs", tmp_path / "results")
+    list(plan.carry_out(lambda _: nullcontext(lambda record: None)))
+    (block,) = blocks_of(published, plan.cells, plan.results, plan.searches)
+    assert block.header == ("row", *("clusters, paper", "ours", "accuracy, paper", "ours", "Rand, paper", "ours"),
+                            *("WAS, paper", "ours"))  # fmt: skip
+    truth, one, later = block.lines
+    assert truth[:4] == ["truth", "3", "3", "81.5 ± 0.2"] and truth[5:7] == ["-", "1.00 ± 0.00"] and " ± " in truth[8]
+    assert one[:4] == ["one", "-", "-", "40"] and " ± " in one[4] and one[5:] == ["-", "-", "-", "-"]
+    assert later == ["later", "-", "-", "-", "-", "0.5 ± 0", "-", "-", "-"]
+    unprinted = table(shows="clusters", row=[{"name": "truth", "method": "oracle"}])
+    (block,) = blocks_of(unprinted, plan.cells[:1], plan.results, plan.searches)
+    assert block.header[1::2] == ("clusters, paper", "Rand, paper", "WAS, paper", "WADB, paper")
+
+
 def test_a_damaged_search_is_done_again(tmp_path: Path) -> None:
     (tmp_path / "groups-a.json").write_text('{"search": "a"}')
     (tmp_path / "groups-b.json").write_text("{")

@@ -173,6 +173,12 @@ KNOWN: dict[str, KnownSet] = {
         {"femnist": readers.read_leaf},
         by_hand=f"put LEAF's json files as femnist/train/*.json and femnist/test/*.json {FOLDER}",
     ),
+    "femnist47": KnownSet(
+        47,
+        "femnist with letters that look alike in both cases as one class each",
+        {"femnist": readers.read_leaf_merged},
+        by_hand=f"put LEAF's json files as femnist/train/*.json and femnist/test/*.json {FOLDER}",
+    ),
     "pacs": KnownSet(
         7,
         "9,991 images of 4 domains, 48x48x3",

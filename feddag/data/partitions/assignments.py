@@ -217,12 +217,20 @@ def _few_classes_table(info: SampleInfo, label_sets: Ints, wanted: Ints, samples
 
 
 def heterogeneity_mix(
-    info: SampleInfo, clients: int, draw: Draw, *, mix: str, mix_kind: str, severity: int
+    info: SampleInfo,
+    clients: int,
+    draw: Draw,
+    *,
+    mix: str,
+    mix_kind: str,
+    severity: int,
+    homogeneous: float,
+    heterogeneous: float,
 ) -> Assignment:
     """FedGWC's: shares of clients of three kinds, which are the true groups.
 
-    By labels: homogeneous (Dirichlet 1000), heterogeneous (0.5) and one class only, all of equal size. By domains:
-    homogeneous clients with clean, noisy and blurred images.
+    By labels: homogeneous, heterogeneous (by their Dirichlet factors) and one class only, all of equal size. By
+    domains: clients of one distribution with clean, noisy and blurred images.
     """
     one_of("mix_kind", mix_kind, ("labels", "domains"))
     clients_of_kind = _parse_mix(mix, clients)
@@ -233,10 +241,11 @@ def heterogeneity_mix(
         kinds = [Shift(corruption=name, severity=severity) for name in (None, "gaussian_noise", "gaussian_blur")]
         return Assignment(iid(info, clients, draw).client_of, kind_of.tolist(), [kinds[kind] for kind in kind_of])
 
-    return Assignment(assign_samples(info, _mixed_table(info, kind_of, draw), draw), truth=kind_of.tolist())
+    factors = dirichlet_factor(homogeneous, "homogeneous"), dirichlet_factor(heterogeneous, "heterogeneous")
+    return Assignment(assign_samples(info, _mixed_table(info, kind_of, factors, draw), draw), truth=kind_of.tolist())
 
 
-def _mixed_table(info: SampleInfo, kind_of: Ints, draw: Draw) -> Ints:
+def _mixed_table(info: SampleInfo, kind_of: Ints, factors: tuple[float, float], draw: Draw) -> Ints:
     """Clients of equal size: nearly all classes alike (kind 0), uneven classes (kind 1), one class only (kind 2)."""
     homogeneous, heterogeneous, single = (np.flatnonzero(kind_of == kind) for kind in range(3))
     clients = len(kind_of)
@@ -254,9 +263,10 @@ def _mixed_table(info: SampleInfo, kind_of: Ints, draw: Draw) -> Ints:
                 " one class each, so fewer clients are allowed"
             )
         table[single, own_class] = size
-    for factor, members in ((1000, homogeneous), (0.5, heterogeneous)):
+    names = 1000, 0.5  # of the two draws, from when their factors could not be chosen: names decide the result
+    for factor, name, members in zip(factors, names, (homogeneous, heterogeneous), strict=True):
         left = info.sizes - table.sum(axis=0)
-        table[members] = mixture_table(left, [size] * len(members), factor, draw("quantity", factor))
+        table[members] = mixture_table(left, [size] * len(members), factor, draw("quantity", name))
     return table
 
 

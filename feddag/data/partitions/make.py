@@ -12,6 +12,7 @@ from feddag.data.partitions.assignments import PARTITIONS
 from feddag.data.partitions.partition import Partition, numbered
 from feddag.data.partitions.samples import Assignment, Ints, SampleInfo
 from feddag.data.partitions.settings import COMMON, PartitionSettings, one_of, whole
+from feddag.data.partitions.tables import apportion
 from feddag.data.shifts import Shift
 from feddag.errors import FeddagError, nearest
 from feddag.rng import rng
@@ -41,8 +42,10 @@ def make_partition(
         raise FeddagError(f"dataset '{dataset.name}' has no training samples")
     kept = _fraction(dataset.y_train, chosen.fraction, seed)
     _check_clients(clients, len(kept), partition, dataset.name)
-    if chosen.test == "classes" and not len(dataset.y_test) and partition != "natural":
-        raise FeddagError(f"test = 'classes': dataset '{dataset.name}' has no test samples, so only 'own' is allowed")
+    if chosen.test != "own" and not len(dataset.y_test) and partition != "natural":
+        raise FeddagError(
+            f"test = '{chosen.test}': dataset '{dataset.name}' has no test samples, so only 'own' is allowed"
+        )
     if clients is not None:
         _held_out(clients, chosen.holdout, seed)  # refused before any work
 
@@ -51,7 +54,9 @@ def make_partition(
     assignment = PARTITIONS[partition](info, clients, partial(rng, seed, "partition", partition), **own)
     count = int(assignment.client_of.max()) + 1
     train, y = assignment.client_of, info.y
-    test = _given_tests(dataset, assignment, y, count) if chosen.test == "classes" else None
+    test = _given_tests(dataset, assignment, y, count) if chosen.test != "own" else None
+    if test is not None and chosen.test == "mix" and assignment.owners is None:
+        test = _divided_tests(dataset, test, train, y, rng(seed, "partition", "mix test"))
     test_from: Literal["test", "train"] = "test"
     if test is None:
         own_test = _split_off(train, y, chosen.test_share, rng(seed, "partition", "test"))
@@ -149,6 +154,32 @@ def _given_tests(dataset: Dataset, assignment: Assignment, y: Ints, clients: int
             found[key] = np.flatnonzero(fits)
         tests_of.append(found[key])
     return tuple(tests_of)
+
+
+def _divided_tests(
+    dataset: Dataset, allowed: tuple[Ints, ...], client_of: Ints, y: Ints, generator: np.random.Generator
+) -> tuple[Ints, ...]:
+    """The test samples that each client may have, divided as the training samples are: its class mix, nobody else's.
+
+    Clients that may have the same samples of a class share them out; one with few training samples may get none.
+    """
+    held = np.zeros((len(allowed), dataset.num_classes), np.int64)
+    np.add.at(held, (client_of[client_of >= 0], y[client_of >= 0]), 1)
+    parts: list[list[Ints]] = [[] for _ in allowed]
+    for label in np.flatnonzero(held.sum(axis=0)):
+        sharing: dict[bytes, list[int]] = {}
+        found: dict[int, bytes] = {}  # many clients share one index array: search it once
+        for client in np.flatnonzero(held[:, label]).tolist():
+            own = allowed[client]
+            if id(own) not in found:
+                found[id(own)] = own[dataset.y_test[own] == label].tobytes()
+            sharing.setdefault(found[id(own)], []).append(client)
+        for content, clients in sharing.items():
+            samples = generator.permutation(np.frombuffer(content, np.int64))
+            cuts = np.cumsum(apportion(held[clients, label].astype(float), len(samples)))
+            for client, part in zip(clients, np.split(samples, cuts[:-1]), strict=True):
+                parts[client].append(part)
+    return tuple(np.sort(np.concatenate(own)) for own in parts)
 
 
 def _split_off(client_of: Ints, y: Ints, share: float, generator: np.random.Generator) -> Ints:

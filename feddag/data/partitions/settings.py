@@ -29,13 +29,16 @@ class PartitionSettings:
     severity: int = Shift.severity
     mix: str = "40,30,30"
     mix_kind: Literal["labels", "domains"] = "labels"
+    homogeneous: float = 1000.0
+    """Dirichlet factors of the first two kinds of a mix by labels."""
+    heterogeneous: float = 0.5
     base: Literal["dirichlet", "pathological"] = "dirichlet"
     samples_min: int = 50
     samples_max: int = 350
     fraction: float = 1.0
     """Share of the training samples used at all."""
-    test: Literal["classes", "own"] = "classes"
-    """A client's test samples: all of the classes that it holds, or a share of its "own" samples."""
+    test: Literal["classes", "mix", "own"] = "classes"
+    """A client's test samples: all of the classes that it holds, its part of them, or a share of its "own" samples."""
     test_share: float = 0.2
     validation: float = 0.0
     """Share of each client's training samples split off."""
@@ -45,7 +48,7 @@ class PartitionSettings:
     def __post_init__(self) -> None:
         number("holdout", self.holdout, 0, 0.99)
         number("validation", self.validation, 0, 0.99)
-        one_of("test", self.test, ("classes", "own"))
+        one_of("test", self.test, ("classes", "mix", "own"))
         number("test_share", self.test_share, 0.001, 0.99)
         number("fraction", self.fraction, 1e-6, 1)
 
@@ -73,9 +76,9 @@ def one_of(key: str, value: Any, allowed: Sequence[str]) -> str:
     raise FeddagError(f"{key} = {value!r}: allowed are {', '.join(allowed)}{nearest(str(value), allowed)}")
 
 
-def dirichlet_factor(concentration: Any) -> float:
+def dirichlet_factor(concentration: Any, key: str = "concentration") -> float:
     """The Dirichlet factor if it is one that can be drawn with."""
-    return number("concentration", concentration, 0.001, 1e6)
+    return number(key, concentration, 0.001, 1e6)
 
 
 def labels_per_set(info: SampleInfo, label_fraction: Any) -> int:

@@ -13,7 +13,7 @@ from feddag.data.readers.images import read_domain_folder, read_image_folder, re
 from feddag.data.readers.npz import read_npz
 from feddag.data.readers.samples import Parts, Reader, Samples
 from feddag.data.readers.svhn import read_svhn
-from feddag.data.readers.users import read_leaf, read_user_csv
+from feddag.data.readers.users import read_leaf, read_leaf_merged, read_user_csv
 
 __all__ = [
     "Parts",
@@ -30,6 +30,7 @@ __all__ = [
     "read_idx_folder",
     "read_image_folder",
     "read_leaf",
+    "read_leaf_merged",
     "read_npz",
     "read_svhn",
     "read_tiny_imagenet_c",

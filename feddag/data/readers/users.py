@@ -3,7 +3,9 @@
 import csv
 import io
 import json
+import string
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,24 @@ def read_leaf(folder: Path) -> Parts:
     if (folder / "train").is_dir():
         return _leaf_part(folder / "train"), _leaf_part(folder / "test")
     return _leaf_part(folder), None
+
+
+DIGITS_AND_LETTERS = string.digits + string.ascii_uppercase + string.ascii_lowercase  # LEAF's 62 classes, in order
+LOOK_ALIKE = "cijklmopsuvwxyz"  # letters whose two cases are one class where there are 47 (EMNIST "by merge")
+
+
+def read_leaf_merged(folder: Path) -> Parts:
+    """The same with 47 classes: lower-case letters that look like their capitals are of their class."""
+    kept = [letter for letter in DIGITS_AND_LETTERS if letter not in LOOK_ALIKE]
+    merged = [kept.index(one.upper() if one in LOOK_ALIKE else one) for one in DIGITS_AND_LETTERS]
+    train, test = read_leaf(folder)
+    for part in (train, test):
+        if part is not None and len(part.y) and not 0 <= part.y.min() <= part.y.max() < len(merged):
+            raise FeddagError(f"{folder} holds a label that is not one of LEAF's {len(merged)} classes")
+    return (
+        replace(train, y=np.array(merged)[train.y]),
+        None if test is None else replace(test, y=np.array(merged)[test.y]),
+    )
 
 
 def _user_csv_part(path: Path, columns: Sequence[str]) -> Samples:

@@ -1,10 +1,8 @@
 """FedDAG's fields: what the paper leaves open, or what it and its released code do differently (docs/fidelity.md)."""
 
-from collections.abc import Mapping
-from copy import copy
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, model_validator
 
 from feddag.client.warmup import WarmupInputs
 from feddag.errors import FeddagError
@@ -16,7 +14,6 @@ from feddag.server.drift import DriftRule
 from feddag.server.grouping import Fusion
 from feddag.server.similarity import Angles
 
-Settings = TypeVar("Settings", bound=ClusteredSettings)
 SECONDARY_BESIDE = "secondary phase beside the cluster's model, or beside what the client has just trained"
 
 
@@ -152,19 +149,3 @@ class SharingSettings(SecondarySettings):
         if self.exchange == "borrow" and self.schedule != "full":
             raise FeddagError(f"schedule = '{self.schedule}' does nothing with exchange = 'borrow': it has one phase")
         return self
-
-
-def with_defaults(settings: type[Settings], defaults: Mapping[str, Any]) -> type[Settings]:
-    """The same fields, some of them with other defaults.
-
-    >>> with_defaults(GroupingSettings, {"linkage": "single"})().linkage
-    'single'
-    """
-    changed = {}
-    for name, value in defaults.items():
-        field = copy(settings.model_fields[name])
-        field.default = value
-        changed[name] = (field.annotation, field)
-    made: type[Settings] = create_model(settings.__name__, __base__=settings, **changed)  # type: ignore[call-overload]
-    made()  # defaults that contradict each other are refused here
-    return made

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from feddag.records import Event, RoundRecord
 from feddag.report.figures.parts import accuracy_range, line, stacked_lines
-from feddag.report.theme import GREY, LEGEND, Figure, colour
+from feddag.report.theme import GREY, LEGEND, Figure, colour, plain
 
 MOST_LINES = 30  # vertical lines for events; beyond, marks alone
 MOST_GROUP_CURVES = 12
@@ -96,6 +96,30 @@ def _cluster_curves(history: Sequence[RoundRecord], rounds: list[int], scores: S
 def _mean_of(values: NDArray[Any]) -> float | None:
     known = values[~np.isnan(values)]
     return float(known.mean()) if len(known) else None
+
+
+def curves_by_round(title: str, curves: Mapping[str, Any]) -> Figure:
+    """Curves that a method told; where values differ by orders of magnitude, and none is 0 or less, on a log scale."""
+    rows = {name: np.asarray(told, float).reshape(-1, 2) for name, told in curves.items()}
+    values = np.concatenate([points[:, 1] for points in rows.values()])
+    values = values[~np.isnan(values)]
+    far_apart = len(values) > 0 and values.min() > 0 and values.max() > 100 * values.min()
+    data = [
+        {
+            **{"x": points[:, 0].tolist(), "y": [None if np.isnan(y) else y for y in points[:, 1].tolist()]},
+            **{"mode": "lines+markers" if len(points) == 1 else "lines", "name": plain(name)},
+            **{"hovertemplate": "round %{x}: %{y:.3g}", "line": {"color": colour(number), "width": 1.5}},
+        }
+        for number, (name, points) in enumerate(rows.items())
+    ]
+    return {
+        "data": data,
+        "layout": {
+            **{"height": 340, "showlegend": len(rows) > 1, "legend": LEGEND},
+            "xaxis": {"title": {"text": "round"}, "rangemode": "tozero"},
+            "yaxis": {"title": {"text": plain(title, 60)}, "type": "log" if far_apart else "linear"},
+        },
+    }
 
 
 def timeline(marks: Mapping[tuple[int, str], Sequence[Event]], kinds: Sequence[str], rounds: int) -> Figure:

@@ -18,7 +18,7 @@ from tests.data.partitions import ENOUGH, part, toy
     seed=st.integers(0, 10**6),
     classes=st.integers(4, 10),
     validation=st.sampled_from([0.0, 0.1, 0.5]),
-    test=st.sampled_from(["classes", "own"]),
+    test=st.sampled_from(["classes", "mix", "own"]),
     fraction=st.sampled_from([0.5, 1.0]),
 )
 @settings(max_examples=120, deadline=None)
@@ -45,6 +45,8 @@ def test_promises_of_every_partition(name, clients, seed, classes, validation, t
         if test == "classes" and name != "natural":
             assert set(test_labels[tested]) == set(data.y_train[held])
             assert len(tested) == 4 * len(set(data.y_train[held]))  # all test samples of these classes
+        if test == "mix" and name != "natural":
+            assert set(test_labels[tested]) <= set(data.y_train[held])
         assert tested.dtype == trained.dtype == validated.dtype == np.int64
 
     again = part(data, name, clients, seed, **options)
@@ -83,6 +85,29 @@ def test_fraction_takes_the_same_share_of_every_class_and_at_least_one():
     assert np.bincount(data.y_train[used]).tolist() == [6] * 10
     used = np.concatenate(part(data, "iid", 5, fraction=0.001).train)
     assert np.bincount(data.y_train[used]).tolist() == [1] * 10
+
+
+def test_tests_of_the_clients_mix_are_divided_as_the_training_samples_are():
+    data = toy(per_class=60, tests=12)
+    made = part(data, "heterogeneity-mix", 6, test="mix", mix="50,0,50")
+    tested = np.concatenate(made.test)
+    assert len(np.unique(tested)) == len(tested)
+    for label in range(10):
+        held = np.array([(data.y_train[indices] == label).sum() for indices in made.train])
+        mine = np.array([(data.y_test[indices] == label).sum() for indices in made.test])
+        assert mine.sum() == (12 if held.sum() else 0)
+        assert np.abs(mine - 12 * held / max(held.sum(), 1)).max() < 1
+
+
+def test_tests_of_the_clients_mix_stay_in_its_domain_and_with_its_owner():
+    data = toy(domains=3, images=False, tests=12)
+    made = part(data, "feature-skew", 6, concentration=1.0, test="mix")
+    for trained, tested in zip(made.train, made.test, strict=True):
+        assert set(data.domain_test[tested]) <= set(data.domain_train[trained])
+    tested = np.concatenate(made.test)
+    assert len(np.unique(tested)) == len(tested) == 120
+    natural = part(toy(owners=6), "natural", None, test="mix")
+    assert natural.test[2].tolist() == list(range(2, 40, 6))
 
 
 def test_split_off_by_hand():

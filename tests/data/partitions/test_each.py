@@ -208,6 +208,19 @@ def test_heterogeneity_mix_by_labels(seed):
     assert by_size[10].std() < by_size[4].std() / 2
 
 
+def test_concentrations_of_a_mix_are_settings():
+    data = toy(per_class=600)
+
+    def spread(**options):
+        made = part(data, "heterogeneity-mix", 20, 3, mix="50,50,0", **options)
+        return [table(data, made)[members].std(axis=1).mean() for members in groups(made)]
+
+    usual, other = spread(), spread(homogeneous=0.5, heterogeneous=1000.0)
+    assert min(usual) == spread(heterogeneous=0.05)[usual.index(min(usual))] < max(usual)
+    assert max(spread(heterogeneous=0.05)) > 1.5 * max(usual)
+    assert usual.index(min(usual)) != other.index(min(other))
+
+
 def test_heterogeneity_mix_can_be_all_of_one_class():
     data = toy(per_class=60)
     counts = table(data, part(data, "heterogeneity-mix", 10, mix="0,0,100"))

@@ -36,6 +36,19 @@ def test_leaf_keeps_writers_and_restores_bytes(tmp_path: Path) -> None:
     assert together.y.tolist() == [3, 61, 10, 5]
 
 
+def test_leaf_with_letters_that_look_alike_merged(tmp_path: Path) -> None:
+    """C and c are class 12, a and z are 36 and with Z 35; of the lower case b, d, ... t are left, 11 with a."""
+    labels = [0, 9, 12, 38, 36, 61, 35, 37, 55]
+    (tmp_path / "all.json").write_text(json.dumps(leaf(f1=labels)))
+    train, _ = readers.read_leaf_merged(tmp_path)
+    assert train.y.tolist() == [0, 9, 12, 12, 36, 35, 35, 37, 46]
+    (tmp_path / "all.json").write_text(json.dumps(leaf(f1=list(range(62)))))
+    assert sorted(set(readers.read_leaf_merged(tmp_path)[0].y.tolist())) == list(range(47))
+    (tmp_path / "all.json").write_text(json.dumps(leaf(f1=[62])))
+    with refused("62 classes"):
+        readers.read_leaf_merged(tmp_path)
+
+
 @pytest.mark.parametrize(
     "text",
     [
