@@ -1,8 +1,8 @@
 """FedAC: personal models, held near their cluster's centre and a global embedding (Zhang et al., 2024).
 
-Every client goes on from its own model and sends it. The server keeps the last one of each, groups clients by the
-low-rank cosine of their models with the clusters' centres, and splits or merges clusters by how wide they are, so that
-their number need not be known. There is no public code; docs/fidelity.md says where the paper errs or is silent.
+Every client goes on from its own model and sends it. The server groups the last models by their low-rank cosine with the
+clusters' centres, and splits or merges clusters by how wide they are: their number need not be known. No code was
+published; docs/fidelity.md says where the paper errs or is silent.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ class FedAC(ClusteredMethod):
         own = self._settings
         self.alike = ModelSimilarity(own.metric, own.dimensions, own.centred, own.map_every)
         self.number = ClusterNumber(own.merge_below, own.split_above, own.turns)
-        self.lost: list[ClientId] = []  # whose last answer did not arrive: they go on from the model that is held here
+        self.lost: list[ClientId] = []  # whose last answer did not arrive: they go on from the model held here
 
     def start(self, federation: Federation) -> None:
         self.common, self.founded = federation.initial_weights(), False  # the mean of all models; whether there are any
@@ -65,16 +65,17 @@ class FedAC(ClusteredMethod):
         if not answered:
             return
         self.held |= answered
-        everyone = self._settings.embedding == "all"
-        self.common = self.mean_model(self.held if everyone else answered, self.common)  # line 9, as a mean
+        self.common = self.mean_model(
+            self.held if self._settings.embedding == "all" else answered, self.common
+        )  # line 9
         clients, models = self.stored()
         similarity = self.alike.in_round(models, federation.round)  # line 10, on the server: no map has to travel
         if self.founded:
             self.e_step(federation, clients, similarity, models)  # line 11
         else:
             self.found(clients, similarity, models)
-        if self._settings.tuning:  # line 13, from the means that line 12 would give: they are computed once
-            self.tune(federation, clients, models)
+        if self._settings.tuning:
+            self.tune(federation, clients, models)  # line 13, from the means that line 12 would give
         self.m_step()  # line 12
 
     def local_updates(self, federation: Federation, sampled: Sequence[ClientId]) -> Iterator[Job]:
@@ -129,7 +130,8 @@ class FedAC(ClusteredMethod):
         """Algorithm 3: at most one cluster is split or merged."""
         own = [self.groups.cluster_of[client] for client in clients]
         clusters = sorted({*own})
-        change = self.number.change(models, torch.tensor([clusters.index(n) for n in own]), self.alike.among)
+        labels = torch.tensor([clusters.index(n) for n in own])
+        change = self.number.change(models, labels, self.alike.among, federation.round, clusters)
         if change is not None:
             cluster, leaving = clusters[change.cluster], [clients[position] for position in change.leaving]
             if change.into is None:
@@ -147,4 +149,5 @@ class FedAC(ClusteredMethod):
         return self.held.get(client) or super().model_of(client)
 
     def diagnostics(self) -> Diagnostics:
-        return {"clients": sorted(self.held), "distances": self.alike.distances(self.stored()[1])} if self.held else {}
+        told: Diagnostics = {"clients": sorted(self.held), "by_round": self.number.curves()}
+        return told | {"distances": self.alike.distances(self.stored()[1])} if self.held else {}

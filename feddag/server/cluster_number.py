@@ -1,10 +1,12 @@
 """How many clusters there should be (FedAC, section 4.5 and Algorithm 3)."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from feddag.errors import FeddagError
@@ -84,21 +86,41 @@ class ClusterNumber(Stateful):
             raise FeddagError(f"merge_below = {low} has to be less than split_above = {high}")
         self._low, self._high, self._turns = low, high, turns
         self.known, self.direction, self.turned = 0, 0, 0
+        self.seen = torch.zeros((0, 3), dtype=torch.float64)
+        """Round, cluster, G."""
 
     def note(self, direction: int) -> None:
         """The number has grown (1) or shrunk (-1)."""
         self.turned += int(self.direction == -direction)
         self.direction = direction
 
-    def change(self, models: Tensor, labels: Tensor, measure: Callable[[Tensor], Similarity]) -> Change | None:
+    def curves(self) -> dict[str, dict[str, NDArray[np.float64]]]:
+        """By round: how many clusters there were, and the G of each where there was another to compare it with."""
+        seen = self.seen.numpy()
+        rounds, counts = np.unique(seen[:, 0], return_counts=True)
+        finite = seen[np.isfinite(seen[:, 2])]
+        each = {f"cluster {n:.0f}": finite[finite[:, 1] == n][:, [0, 2]] for n in np.unique(finite[:, 1])}
+        return {"clusters": {"number": np.stack([rounds, counts], 1).astype(float)}, "G": each}
+
+    def change(
+        self,
+        models: Tensor,
+        labels: Tensor,
+        measure: Callable[[Tensor], Similarity],
+        round: int = 0,
+        names: Sequence[int] = (),
+    ) -> Change | None:
         """What is to be done now, if anything: to the cluster whose G is furthest out of the band, if it can be.
 
         Models are rows, `labels` their clusters (0, 1, ..., none empty), and `measure` tells how alike some models are.
+        The G of clusters is kept for the page of the run, under their `names`.
         """
         if len(models) != self.known:  # other clients, another number of clusters
             self.known, self.direction, self.turned = len(models), 0, 0
         products = inner_products(models)
         found = granularity(products, labels)
+        rows = [(round, name, ratio) for name, ratio in zip(names, found.tolist(), strict=False)]
+        self.seen = torch.cat([self.seen, torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)])
         for cluster in _most_urgent_first(found, self._low, self._high):
             grows = bool(found[cluster] > self._high)
             if self.turned >= self._turns and self.direction == (-1 if grows else 1):

@@ -82,6 +82,7 @@ def test_a_frozen_encoder_is_passed_once_natively_and_in_every_epoch_on_pytorch(
         (LENETS, ("secondary",)),
         (ModelSpec("cnn", (3, 32, 32), 10), ()),
         (ModelSpec("fedgwc-cnn", (3, 32, 32), 10), ()),
+        (ModelSpec("fedac-cnn", (3, 32, 32), 10), ()),
         (ModelSpec("resnet9", (3, 32, 32), 10), ()),
     ],
     ids=str,

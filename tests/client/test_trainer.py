@@ -132,13 +132,20 @@ def test_what_pytorch_trained_can_be_scored_natively() -> None:
     torch.testing.assert_close(fast.score(lying, x, y), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_fedgwcs_network_is_trained_natively_as_on_pytorch() -> None:
-    spec = ModelSpec("fedgwc-cnn", (3, 32, 32), 3)
+@pytest.mark.parametrize(
+    ("name", "shapes"),
+    [
+        ("fedgwc-cnn", [(64, 3, 5, 5), (64, 64, 5, 5), (384, 1600), (192, 384), (3, 192)]),
+        ("fedac-cnn", [(32, 3, 5, 5), (64, 32, 5, 5), (1024, 4096), (512, 1024), (3, 512)]),
+    ],
+)
+def test_the_papers_networks_are_trained_natively_as_on_pytorch(name: str, shapes: list[tuple[int, ...]]) -> None:
+    spec = ModelSpec(name, (3, 32, 32), 3)
     network = native_network(spec, "native") if native.available() else pytest.skip(native.reason())
     assert network is not None
     start, x, y = spec.initial_weights(0, "m"), torch.randn(6, 3, 32, 32), torch.tensor([0, 1, 2, 0, 1, 2])
     sizes = [tuple(value.shape) for name, value in start.items() if name.endswith("weight")]
-    assert sizes == [(64, 3, 5, 5), (64, 64, 5, 5), (384, 1600), (192, 384), (3, 192)]
+    assert sizes == shapes
     batches = [np.arange(4), np.arange(2, 6)]
     ours, theirs = (
         trainer.fit(start, x, y, batches, PLAIN)[0] for trainer in (NativeTrainer(spec, network), TorchTrainer(spec))

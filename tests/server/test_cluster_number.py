@@ -149,3 +149,15 @@ def test_the_number_turns_so_often_and_no_more() -> None:
     assert tuner.turned == 1 and change(*wide, tuner) is None  # a second turn would be needed
     assert change(*narrow, tuner).kind == "merge"  # other models: as if nothing had been
     assert tuner.turned == 0
+
+
+def test_what_is_remembered_for_the_page() -> None:
+    """Around 0 and 10 with 1 inside each: G is 1 / 100; one cluster alone has none."""
+    number = ClusterNumber(0.2, 0.8, 4)
+    models = torch.tensor([[-1.0], [1.0], [9.0], [11.0]])
+    number.change(models, torch.tensor([0, 0, 0, 0]), lambda _: negative_l2, 1, [0])
+    number.change(models, torch.tensor([0, 0, 1, 1]), lambda _: negative_l2, 2, [0, 3])
+    curves = number.curves()
+    assert curves["clusters"]["number"].tolist() == [[1, 1], [2, 2]]
+    np.testing.assert_allclose(curves["G"]["cluster 3"], [[2, 0.01]])
+    assert set(curves["G"]) == {"cluster 0", "cluster 3"} and len(curves["G"]["cluster 0"]) == 1
