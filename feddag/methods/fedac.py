@@ -1,6 +1,6 @@
 """FedAC: personal models, held near their cluster's centre and a global embedding (Zhang et al., 2024).
 
-Every client goes on from its own model and sends it. The server groups the last models by their low-rank cosine with the
+Every client goes on from its own model and sends it. The server groups the last models by their low-rank cosine with
 clusters' centres, and splits or merges clusters by how wide they are: their number need not be known. No code was
 published; docs/fidelity.md says where the paper errs or is silent.
 """
@@ -65,15 +65,12 @@ class FedAC(ClusteredMethod):
         if not answered:
             return
         self.held |= answered
-        self.common = self.mean_model(
-            self.held if self._settings.embedding == "all" else answered, self.common
-        )  # line 9
+        heard = self.held if self._settings.embedding == "all" else answered
+        self.common = self.mean_model(heard, self.common)  # line 9, as a mean
         clients, models = self.stored()
         similarity = self.alike.in_round(models, federation.round)  # line 10, on the server: no map has to travel
-        if self.founded:
-            self.e_step(federation, clients, similarity, models)  # line 11
-        else:
-            self.found(clients, similarity, models)
+        regroup = self.e_step if self.founded else self.found  # line 11
+        regroup(federation, clients, similarity, models)
         if self._settings.tuning:
             self.tune(federation, clients, models)  # line 13, from the means that line 12 would give
         self.m_step()  # line 12
@@ -96,7 +93,7 @@ class FedAC(ClusteredMethod):
         clients = sorted(self.held)
         return clients, torch.stack([flat(self.held[client]) for client in clients])
 
-    def found(self, clients: Sequence[ClientId], similarity: Similarity, models: Tensor) -> None:
+    def found(self, federation: Federation, clients: list[ClientId], similarity: Similarity, models: Tensor) -> None:
         """The first clusters: of the first models that arrived, because before all of them were the same."""
         labels = divided(models, max(1, min(self._settings.clusters, len(clients) // 2)), similarity).tolist()
         [cluster] = self.groups.trained
