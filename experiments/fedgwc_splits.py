@@ -21,6 +21,7 @@ import numpy as np
 import feddag
 from feddag.experiment import parse_setting
 from feddag.runner.trees import load_tree
+from feddag.server.split_test import blocks
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "one distribution": {"partition": "iid"},
@@ -55,10 +56,12 @@ def trace(directory: Path, truth: list[int] | None, first_split: int) -> tuple[f
         return None
     evidence = load_tree(max(directory.glob("checkpoints/*.safetensors")))["method"]["evidence"]
     seen: dict[int, list[np.ndarray]] = {}
-    for number, clients, losses in evidence.get("rounds", ()):
-        if number > first_split:
-            continue
-        values = np.asarray(losses)
+    rounds = [entry for entry in evidence.get("rounds", ()) if entry[0] <= first_split]
+    steps = min(
+        (losses.shape[1] for _, _, losses in rounds), default=0
+    )  # of clients of unequal size: as many as all did
+    for _, clients, losses in rounds:
+        values = blocks(np.asarray(losses), steps)
         scaled = (values - values.mean(axis=0)) / (values.std(axis=0) + 1e-12)
         for client, row in zip(clients, scaled, strict=True):
             seen.setdefault(client, []).append(row)
