@@ -107,7 +107,7 @@ def signatures_of(experiment: Experiment, sign: dict[str, Any] | None = None) ->
     try:
         federation = Federation(engine, config.model, experiment.seed, 1.0)
         start = federation.put(federation.initial_weights())
-        step = MakeSignature(start, **({"steps": 20, "sparsity": 0.02, "send": False} | (sign or {})))
+        step = MakeSignature(start, **({"steps": 20, "sparsity": 0.02, "send": False} | (sign or {"style": True})))
         replies = federation.ask(Job(client, step) for client in federation.clients)
     finally:
         engine.close()

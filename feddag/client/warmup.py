@@ -9,8 +9,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from feddag.client.signature import USUAL_PER_CLASS, USUAL_VECTORS, Signature, check_vectors, signature, sparsified
+from feddag.client.signature import (
+    OPTIONAL,
+    USUAL_PER_CLASS,
+    USUAL_VECTORS,
+    Signature,
+    check_vectors,
+    signature,
+    sparsified,
+    with_style,
+)
 from feddag.client.step import Client, Result, Step
+from feddag.client.style import style_size
 from feddag.client.train import balanced_batches, draw_batches
 from feddag.client.trainer import Batches, LocalSettings
 from feddag.errors import FeddagError
@@ -45,6 +55,8 @@ class MakeSignature(Step):
     halves: bool = True
     epochs: int = 0
     """Above 0: so many epochs in each of `rounds`, instead of steps."""
+    style: bool = False
+    """Whether it is told how samples look."""
     rounds: int = 1
     """Trainings one after the other, each with fresh momentum; the update is the change in the last (released code)."""
     trained: tuple[str, ...] = ("encoder", "head")
@@ -59,7 +71,9 @@ class MakeSignature(Step):
         features = _features(model) if self.inputs == "features" else int(np.prod(model.shape))
         update = (max(1, round(self.sparsity * _size(model, self.trained))),)
         vectors = (model.num_classes, self.vectors, features)
-        return {
+        statistics = style_size(model.shape, "first")
+        style = {"style": (*classes, statistics), "style_spread": (statistics * (statistics + 1) // 2,)}
+        return (style if self.style else {}) | {
             **{"vectors": vectors, "counts": classes, "reliability": classes},
             **{"update": update, "update_reliability": (1,)},
         }
@@ -111,11 +125,15 @@ class MakeSignature(Step):
             per_class=self.per_class,
             update=np.zeros_like(update) if diverged else update,
             update_reliability=agreed,
+            style=False,
             seed=client.seed,
         )
+        if self.style:
+            made = with_style(made, client.x.numpy()[told], y[told], "first")
         client.current = start | mean
         # Training that diverged is told as it is: the server then counts the client as missing, with that reason.
         sent = vars(made) | ({"update": update} if diverged else {})
+        sent = {name: array for name, array in sent.items() if self.style or name not in OPTIONAL}
         return Result(
             weights=only(mean, self.parts) if self.send else None,
             arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in sent.items()},

@@ -75,7 +75,8 @@ class FedDAGStar(ClusteredMethod):
         """What `feddag.group` is told."""
         own = self._settings
         how = {name: getattr(own, name) for name in ("fusion", "angles", "delta", "linkage")}
-        return how | {"views": VIEWS_BY_SIMILARITY[own.similarity], "cut": own.cut_settings}
+        views = (*VIEWS_BY_SIMILARITY[own.similarity], *(["style"] if own.style else []))
+        return how | {"views": views, "cut": own.cut_settings}
 
     def setup(self, federation: Federation) -> None:
         self.membership.use(seed=federation.seed)
@@ -110,7 +111,7 @@ class FedDAGStar(ClusteredMethod):
             "halves": own.warmup_halves,
             "per_class": own.samples_per_class or None,
             "send": self.needs_warm_encoders(),
-            **{name: getattr(own, name) for name in ("sparsity", "vectors", "vector_share", "inputs")},
+            **{name: getattr(own, name) for name in ("sparsity", "vectors", "vector_share", "inputs", "style")},
             "least_per_class": own.least_per_class,
         }
         starts = dict.fromkeys(clients, federation.put(federation.initial_weights()))
