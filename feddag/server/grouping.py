@@ -86,7 +86,8 @@ class Grouping:
         sizes = np.unique(self.labels_, return_counts=True)[1].astype(float)
         reach = np.full(len(sizes), self.threshold_)
         if self.fusion == "clarity":
-            reach = np.maximum(reach, least_significant_distance(self.noise_, np.ones(len(sizes)), sizes))
+            least = least_significant_distance(self.noise_, np.ones(len(sizes)), sizes, len(self.labels_))
+            reach = np.maximum(reach, least)
         return nearest_cluster(row.distances, self.labels_[members], reach)
 
     def joined_by(self, newcomer: Signature, cluster: int) -> "Grouping":

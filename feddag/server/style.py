@@ -19,7 +19,7 @@ from feddag.client.signature import Signature
 Array = NDArray[np.float64]
 RIDGE = 1e-3  # of the correlations inside classes
 TRACY_WIDOM = 2.02  # its 99 % point, for real data
-LARGEST_SPREAD = 9.0  # of a client's own variances over the usual ones: more is not believed where they are pooled
+LARGEST_SPREAD = 9.0  # of a client's own variances over the usual ones: more is not believed
 MOST_COUNTED = 10_000  # samples of a class that count
 TRUSTED = 20.0  # degrees of freedom from which on a client's own variance outweighs the usual one
 LEVEL = 0.01  # chance that any of the clients is kept apart by noise
@@ -195,6 +195,7 @@ class Looks:
 def looks_of(styles: Styles, transform: Array, usual: Array) -> Looks:
     """Each client along these directions, with its own noise as far as it has the samples to know it."""
     own = np.einsum("kq,ikl,lq->iq", transform, styles.spread, transform, optimize=True)
+    own = np.minimum(own, LARGEST_SPREAD * usual)  # who claims more would make every difference to itself chance
     trusted = styles.freedom[:, None] / (styles.freedom[:, None] + TRUSTED)
     variances = trusted * own + (1 - trusted) * usual
     weights = styles.counts[..., None]
