@@ -15,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri
+from scipy.special import stdtrit
 
 from feddag.errors import FeddagError
 from feddag.server.clustering import Algorithm, Labels, Tree, clients_of, cluster_means, fill_unknown, relabel
@@ -27,8 +27,12 @@ ALPHAS = tuple(np.round(np.arange(1, 21) * 0.05, 2).tolist())
 STABLE_STEPS = 3
 LEAST_DIFFERENCE = 3 / 90
 """Groups less than 3 degrees apart beyond chance do not need models of their own, however certain the difference."""
+CONFIDENCE = 2.5
+"""A difference between clusters counts when it exceeds its own noise by this factor."""
 FALSE_SPLITS = 0.01
 """The chance that any of the clients is set apart by noise alone: the more there are, the surer each has to be."""
+FEW = 2
+"""So many clients may stray together by chance; more do not, because what sets them apart sets them apart as well."""
 MOST_BY_FEW = 2.0
 """As many times the noise among the others is the most that a tenth of the clients can make of it."""
 NOTHING_IN_COMMON = 0.5
@@ -258,10 +262,12 @@ def _rows(condensed: Floats, clients: int) -> Iterator[Floats]:
 def confidence(clients: int) -> float:
     """How many times its own noise a difference has to be, where so many clients might stray by chance.
 
+    Student's t: the noise is known only as well as so many clients tell it.
+
     >>> [round(confidence(clients), 2) for clients in (10, 100, 10_000)]
-    [3.09, 3.72, 4.75]
+    [4.3, 3.86, 4.76]
     """
-    return -float(ndtri(FALSE_SPLITS / clients))
+    return -float(stdtrit(max(clients - 1, 1), FALSE_SPLITS / clients))
 
 
 def least_significant_distance(
@@ -269,10 +275,10 @@ def least_significant_distance(
 ) -> NDArray[np.float64]:
     """The least distance between clusters of these sizes that counts: a mean over many clients is less noisy.
 
-    The noise is mostly that of clients: one whose own noise is misjudged is too far from all others. So `clients`, how
-    many there are in all, counts and not the number of pairs.
+    The noise is mostly that of clients: one whose own noise is misjudged is too far from all others. So one or two have
+    to be surer the more `clients` there are in all.
     """
-    sure = confidence(clients)
+    sure = np.where(np.minimum(one, other) <= FEW, max(confidence(clients), CONFIDENCE), CONFIDENCE)
     least: NDArray[np.float64] = np.maximum(LEAST_DIFFERENCE, sure * noise * np.sqrt((1 / one + 1 / other) / 2))
     return least
 

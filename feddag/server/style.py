@@ -21,6 +21,7 @@ RIDGE = 1e-3  # of the correlations inside classes
 TRACY_WIDOM = 2.02  # its 99 % point, for real data
 LARGEST_SPREAD = 9.0  # of a client's own variances over the usual ones: more is not believed
 MOST_COUNTED = 10_000  # samples of a class that count
+LEAST_FREEDOM = 10.0  # samples beyond class means, for each statistic, below which its spread is not known
 TRUSTED = 20.0  # degrees of freedom from which on a client's own variance outweighs the usual one
 LEVEL = 0.01  # chance that any of the clients is kept apart by noise
 LEAST = 3 / 90  # distances below are no difference, however certain
@@ -293,6 +294,8 @@ def style_space(signatures: Sequence[Signature]) -> StyleSpace | None:
     if len(told) < 2:
         return None
     styles = Styles.of(signatures, int(np.median(told)))
+    if styles.freedom.sum() < LEAST_FREEDOM * styles.means.shape[2]:
+        return None
     transform = directions(styles)
     if not transform.shape[1]:
         return None

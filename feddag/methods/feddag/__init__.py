@@ -54,7 +54,7 @@ class FedDAGStar(ClusteredMethod):
     """Grouping only: a single encoder and head per cluster. What the other two forms have in common."""
 
     name = "feddag-star"
-    revision = 2
+    revision = 3
     Settings: ClassVar[type[MethodSettings]] = GroupingSettings
     _settings: GroupingSettings
 
@@ -278,7 +278,7 @@ class FedDAGDagger(FedDAGStar):
     """Dual encoders without sharing: the secondary encoder is trained inside its own cluster."""
 
     name = "feddag-dagger"
-    revision = 3
+    revision = 4
     encoders = 2
     Settings = SecondarySettings
     _settings: SecondarySettings
@@ -294,7 +294,7 @@ class FedDAG(FedDAGDagger):
     """The whole method: dual encoders, and global representation sharing along the complementarity graph."""
 
     name = "feddag"
-    revision = 4
+    revision = 5
     Settings = SharingSettings
     _settings: SharingSettings
 
