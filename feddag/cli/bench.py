@@ -56,6 +56,23 @@ def bench_attacks(
     show_bench(title, attacks.COLUMNS, attacks.table(rows), rows, json_file, texts=3)
 
 
+@app.command("alike", cls=Command)
+def bench_alike(
+    datasets: Annotated[str, typer.Option(help="comma-separated")] = "digits,fmnist",
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
+    json_file: JsonOption = None,
+) -> None:
+    """Whether clients that are alike are left together.
+
+    From 10 to 1,000 clients of 20 to 600 samples; rows in the JSON file are not measured again.
+    """
+    from feddag.bench import alike
+
+    names = [name.strip() for name in datasets.split(",")]
+    rows = alike.measure(json_file, names, whole_numbers("--seeds", seeds))
+    show_table(console, "clients that are alike", alike.COLUMNS, alike.table(rows), texts=1)
+
+
 @app.command("released", cls=Command)
 def bench_released(
     datasets: Annotated[str, typer.Option(help="comma-separated")] = "digits,fmnist",

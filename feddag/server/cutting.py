@@ -15,6 +15,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from feddag.errors import FeddagError
 from feddag.server.clustering import Algorithm, Labels, Tree, clients_of, cluster_means, fill_unknown, relabel
@@ -27,8 +28,12 @@ STABLE_STEPS = 3
 LEAST_DIFFERENCE = 3 / 90
 """Groups less than 3 degrees apart beyond chance do not need models of their own, however certain the difference."""
 CONFIDENCE = 2.5
-"""A difference counts when it exceeds its own noise by this factor."""
-MOST_BY_FEW = 3.0
+"""A difference between clusters counts when it exceeds its own noise by this factor."""
+FALSE_SPLITS = 0.01
+"""The chance that any of the clients is set apart by noise alone: the more there are, the surer each has to be."""
+FEW = 2
+"""So many clients may stray together by chance; more do not, because what sets them apart sets them apart as well."""
+MOST_BY_FEW = 2.0
 """As many times the noise among the others is the most that a tenth of the clients can make of it."""
 NOTHING_IN_COMMON = 0.5
 """The distance beyond which clients are better off alone."""
@@ -219,9 +224,10 @@ def estimate_noise(condensed: Floats) -> float:
     """
     below = condensed[condensed < 0].astype(np.float64)
     noise = float(np.sqrt(np.mean(below**2))) if len(below) else 0.0
-    if CONFIDENCE * noise <= LEAST_DIFFERENCE:
+    sure = confidence(clients_of(condensed))
+    if sure * noise <= LEAST_DIFFERENCE:
         return noise  # it decides nothing
-    return min(noise, max(MOST_BY_FEW * _noise_without_few(condensed), LEAST_DIFFERENCE / CONFIDENCE))
+    return min(noise, max(MOST_BY_FEW * _noise_without_few(condensed), LEAST_DIFFERENCE / sure))
 
 
 def _noise_without_few(condensed: Floats) -> float:
@@ -253,11 +259,27 @@ def _rows(condensed: Floats, clients: int) -> Iterator[Floats]:
     return (condensed[end - (clients - 1 - client) : end] for client, end in enumerate(ends.tolist()))
 
 
+def confidence(clients: int) -> float:
+    """How many times its own noise a difference has to be, where so many clients might stray by chance.
+
+    Student's t: the noise is known only as well as so many clients tell it.
+
+    >>> [round(confidence(clients), 2) for clients in (10, 100, 10_000)]
+    [4.3, 3.86, 4.76]
+    """
+    return -float(stdtrit(max(clients - 1, 1), FALSE_SPLITS / clients))
+
+
 def least_significant_distance(
-    noise: float, one: NDArray[np.float64], other: NDArray[np.float64]
+    noise: float, one: NDArray[np.float64], other: NDArray[np.float64], clients: int
 ) -> NDArray[np.float64]:
-    """The least distance between clusters of these sizes that counts: a mean over many clients is less noisy."""
-    least: NDArray[np.float64] = np.maximum(LEAST_DIFFERENCE, CONFIDENCE * noise * np.sqrt((1 / one + 1 / other) / 2))
+    """The least distance between clusters of these sizes that counts: a mean over many clients is less noisy.
+
+    The noise is mostly that of clients: one whose own noise is misjudged is too far from all others. So one or two have
+    to be surer the more `clients` there are in all.
+    """
+    sure = np.where(np.minimum(one, other) <= FEW, max(confidence(clients), CONFIDENCE), CONFIDENCE)
+    least: NDArray[np.float64] = np.maximum(LEAST_DIFFERENCE, sure * noise * np.sqrt((1 / one + 1 / other) / 2))
     return least
 
 
@@ -272,7 +294,7 @@ def cut_by_noise(condensed: Floats, tree: Tree) -> Cut:
         return Cut(np.zeros(1, np.int64), LEAST_DIFFERENCE)
     noise = estimate_noise(condensed)
     one, other = tree.sizes()
-    significant = tree.heights >= least_significant_distance(noise, one, other)
+    significant = tree.heights >= least_significant_distance(noise, one, other, tree.clients)
     affected = np.minimum(one, other)
     joined_wrongly = np.concatenate([[0], np.cumsum(affected * significant)])
     split_wrongly = np.concatenate([[0], np.cumsum((affected * ~significant)[::-1])])[::-1]
@@ -292,7 +314,7 @@ def _merge_insignificant(distances: Floats, labels: Labels, noise: float) -> Lab
     sizes, means = cluster_means(distances, labels)
     target = np.arange(len(sizes))
     while len(sizes) > 1:
-        excess = means / least_significant_distance(noise, sizes[:, None], sizes[None])
+        excess = means / least_significant_distance(noise, sizes[:, None], sizes[None], len(labels))
         np.fill_diagonal(excess, np.inf)
         keep, gone = sorted(int(index) for index in np.unravel_index(excess.argmin(), excess.shape))
         if excess[keep, gone] >= 1:

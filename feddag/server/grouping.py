@@ -26,6 +26,7 @@ from feddag.server.fusion import LEAST_SILHOUETTE_RATIO, VIEWS, fuse_by_clarity,
 from feddag.server.newcomers import Row, compared_members, nearest_cluster, row_as_printed, row_by_clarity
 from feddag.server.printed_fusion import fuse_as_printed
 from feddag.server.similarity import Angles, Floats, square, usual_noise
+from feddag.server.style import StyleSpace, style_space
 
 Fusion = Literal["clarity", "mlp", "projected", "data", "gradient", "stacked"]
 FUSIONS: tuple[str, ...] = get_args(Fusion)
@@ -52,6 +53,8 @@ class Grouping:
     """The spread of distances between clients of one group, estimated; 0 where they do not allow it."""
     graph_: ComplementGraph | None
     """Which group can teach which; None for precomputed distances."""
+    style_: StyleSpace | None = field(default=None, repr=False)
+    """The directions in which clients look different, if there are any."""
     signatures: Sequence[Signature] = field(default=(), repr=False)
     fusion: str = ""
     """How the views became one distance; empty for precomputed distances."""
@@ -83,7 +86,8 @@ class Grouping:
         sizes = np.unique(self.labels_, return_counts=True)[1].astype(float)
         reach = np.full(len(sizes), self.threshold_)
         if self.fusion == "clarity":
-            reach = np.maximum(reach, least_significant_distance(self.noise_, np.ones(len(sizes)), sizes))
+            least = least_significant_distance(self.noise_, np.ones(len(sizes)), sizes, len(self.labels_))
+            reach = np.maximum(reach, least)
         return nearest_cluster(row.distances, self.labels_[members], reach)
 
     def joined_by(self, newcomer: Signature, cluster: int) -> "Grouping":
@@ -96,6 +100,7 @@ class Grouping:
             self,
             labels_=np.append(self.labels_, cluster),
             weights_={name: np.append(old, weights[name]) for name, old in self.weights_.items()},
+            style_=self.style_ and self.style_.joined_by(newcomer),
             signatures=(*self.signatures, newcomer),
         )
 
@@ -111,7 +116,8 @@ class Grouping:
             return row_as_printed(everyone, self.fusion, self.delta, known, self.ranges_, self.angles)
         active_views = [name for name, weights in self.weights_.items() if weights[:founders].any()]
         member_weights = {name: weights[members] for name, weights in self.weights_.items()}
-        return row_by_clarity(everyone, self.labels_[members], member_weights, active_views, self.usual_noise_)
+        style = {} if self.style_ is None else {"style": self.style_.row(newcomer)[members]}
+        return row_by_clarity(everyone, self.labels_[members], member_weights, active_views, self.usual_noise_, style)
 
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays and numbers, for a report."""
@@ -171,10 +177,15 @@ def group(
     check_alike(signatures, names)
     check_views(fusion, views, updates=bool(len(signatures[0].update)))
     if fusion == "clarity":
-        seen = views_of(signatures, tuple(views))
+        style = style_space(signatures) if "style" in views else None
+        seen = views_of(signatures, tuple(views), style=style)
+        if not seen:  # nothing but a style that is silent: all are alike
+            seen = {"style": np.zeros(len(signatures) * (len(signatures) - 1) // 2, np.float32)}
         fused = fuse_by_clarity(seen, linkage, least_silhouette_ratio)
         found = _of_distances(fused.distances, linkage, cut, seed, by_noise=True)
-        found = replace(found, views_=seen, weights_=fused.weights, noise_=estimate_noise(fused.distances))
+        found = replace(
+            found, views_=seen, weights_=fused.weights, noise_=estimate_noise(fused.distances), style_=style
+        )
     else:
         made = fuse_as_printed(signatures, fusion, delta, seed, angles)
         found = _of_distances(made.distances, linkage, cut, seed, by_noise=False, scaled=False)

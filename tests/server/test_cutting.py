@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import stdtr
 
 from feddag.errors import FeddagError
 from feddag.server.clustering import build_tree, regrouped_by, relabel
@@ -18,6 +19,7 @@ from feddag.server.cutting import (
     choose_cut,
     choose_on_plateau,
     clustering_loss,
+    confidence,
     cut_by_noise,
     cut_into,
     estimate_noise,
@@ -159,8 +161,15 @@ def test_noise_is_read_from_distances_below_zero() -> None:
 
 def test_larger_clusters_are_told_apart_at_smaller_distances() -> None:
     sizes = np.array([1.0, 4.0, 10_000.0])
-    # 2.5 * 0.1 * sqrt((1/n + 1/n) / 2): 0.25, 0.125 and 0.0025, but never less than 3 of 90 degrees
-    np.testing.assert_allclose(least_significant_distance(0.1, sizes, sizes), [0.25, 0.125, 1 / 30])
+    # times 0.1 * sqrt((1/n + 1/n) / 2): 4.297, Student's t at 1 in 1,000, then 2.5; never less than 3 of 90 degrees
+    least = least_significant_distance(0.1, sizes, sizes, clients=10)
+    np.testing.assert_allclose(least, [0.4297, 0.125, 1 / 30], rtol=1e-3)
+
+
+def test_the_more_clients_the_surer_one_that_strays_has_to_be() -> None:
+    """With ten times the clients, chance has ten times the trials: each may fail a tenth as often."""
+    for clients in (2, 100, 100_000):
+        assert stdtr(clients - 1, -confidence(clients)) * clients == pytest.approx(0.01)
 
 
 def test_two_groups_and_the_threshold_between_them() -> None:
