@@ -19,7 +19,7 @@ from feddag.engines.attacks import Attack
 from feddag.errors import FeddagError, nearest, one_line, short
 from feddag.files import LARGEST_TOML, parse_toml, read_toml
 from feddag.methods import Method, MethodSettings, all_methods, find_method
-from feddag.models import ModelSpec, default_model
+from feddag.models import ModelSpec, channels_first, default_model
 from feddag.own_code import fingerprint, source_fingerprint, takes
 from feddag.records import LARGEST
 
@@ -244,8 +244,7 @@ class Experiment(BaseModel):
         >>> Experiment(method="fedavg").network((8, 8, 1), 10).name
         'mlp'
         """
-        height, *others = sample_shape
-        shape = (others[1], height, others[0]) if len(sample_shape) == 3 else sample_shape
+        shape = channels_first(sample_shape)
         return ModelSpec(self.model or default_model(shape), shape, num_classes, self.method_class.encoders)
 
     def resolved(self) -> dict[str, Any]:

@@ -199,6 +199,18 @@ def default_model(shape: Shape) -> str:
     return "lenet5" if shape[0] == 1 else "cnn"
 
 
+def channels_first(sample_shape: Shape) -> Shape:
+    """The shape in which samples reach a network: images with their channels first, everything else as it lies.
+
+    >>> channels_first((8, 9, 3)), channels_first((128, 6))
+    ((3, 8, 9), (128, 6))
+    """
+    if len(sample_shape) != 3:
+        return sample_shape
+    height, width, channels = sample_shape
+    return channels, height, width
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """Which network, for which samples (channels first) and how many classes; enough to build it anywhere.

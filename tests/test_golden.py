@@ -68,7 +68,7 @@ def outcome(name: str, folder: Path) -> dict[str, Any]:
     run = feddag.run(feddag.Experiment(**given))
     models = hashlib.sha256()
     for client in range(run.result["clients"]):
-        for key, tensor in sorted(run.model(client).state_dict().items()):
+        for key, tensor in sorted(run.network(client).state_dict().items()):
             models.update(key.encode() + tensor.contiguous().numpy().tobytes())
     return {
         **{key: run.result.get(key) for key in (*ACCURACIES, *COUNTS)},

@@ -223,7 +223,7 @@ def test_a_run_killed_after_its_result_still_keeps_the_models_of_newcomers(tmp_p
             feddag.run(experiment, tmp_path / "killed")
     resumed = feddag.run(experiment, tmp_path / "killed", resume=True)
     newcomer = whole.result["held_out"][0]
-    expected, found = whole.model(newcomer).state_dict(), resumed.model(newcomer).state_dict()
+    expected, found = whole.network(newcomer).state_dict(), resumed.network(newcomer).state_dict()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
