@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_HOME` says the same at run
     from feddag.experiment import Experiment
     from feddag.methods import Method, MethodSettings
     from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
+    from feddag.runner.export import export, load_model
     from feddag.runner.run import Run, load, run
     from feddag.server.grouping import Grouping, group
 
@@ -35,8 +36,10 @@ __all__ = [
     "Run",
     "Signature",
     "__version__",
+    "export",
     "group",
     "load",
+    "load_model",
     "run",
     "signature",
 ]
@@ -51,8 +54,10 @@ _HOME = {
     "MethodSettings": "feddag.methods",
     "Run": "feddag.runner.run",
     "Signature": "feddag.client.signature",
+    "export": "feddag.runner.export",
     "group": "feddag.server.grouping",
     "load": "feddag.runner.run",
+    "load_model": "feddag.runner.export",
     "run": "feddag.runner.run",
     "signature": "feddag.client.signature",
 }

@@ -1,23 +1,29 @@
 """A finished run, read back from its directory: what was asked, what came out, and the models."""
 
+import contextlib
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from feddag.client.signature import Signature
 from feddag.client.trainer import load_weights
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
+from feddag.methods import Method
+from feddag.methods.clustered import ClusteredMethod
+from feddag.methods.feddag import FedDAGStar
 from feddag.models import DualEncoder, MixtureOfModels, Model, ModelSpec, default_model
 from feddag.records import ResultRecord, RoundRecord
 from feddag.runner.checked import own_code, parse_experiment
 from feddag.runner.directory import Checkpoint, RunDirectory
+from feddag.runner.placing import Placement, by_signatures, sign_newcomer
 from feddag.runner.results import Accuracy
-from feddag.runner.serving import ServedModel, read_format
+from feddag.runner.serving import SampleFormat, ServedModel, read_format
 from feddag.weights import Choice, ClientId, Mixture, Own, Weights, kept, overlaid
 
 MOST_FEATURES = 2**31  # of a sample; images of 8 megapixels have 2**25
@@ -58,54 +64,83 @@ class Run:
         """A record for each round."""
         return RunDirectory(self.directory).read_history(self.result)
 
-    def model(self, client: ClientId) -> ServedModel:
-        """The model this client ended with, ready to use: it takes samples as they lie in files.
+    def model(self, client: ClientId | None = None, *, cluster: int | None = None) -> ServedModel:
+        """The model that this client, or this cluster, ended with: it takes samples as they lie in files.
 
         `model.scores(x)` gives a score for each of `model.classes`, `model.predict(x)` the names of the likeliest.
         """
-        saved = self._checkpoint(client)
-        return self._served(saved, self._network_of(saved, client))
+        network, saved = self._found(client, cluster)
+        return ServedModel(network, self._samples(saved))
 
-    def network(self, client: ClientId) -> Network:
-        """The bare network of this client, for normalised samples (images with their channels first)."""
-        return self._network_of(self._checkpoint(client), client)
+    def network(self, client: ClientId | None = None, *, cluster: int | None = None) -> Network:
+        """The same as a bare network, for normalised samples (images with their channels first)."""
+        return self._found(client, cluster)[0]
 
-    def _served(self, saved: Checkpoint, network: Network) -> ServedModel:
+    def _found(self, client: ClientId | None, cluster: int | None) -> tuple[Network, Checkpoint]:
+        if (client is None) == (cluster is None):
+            raise FeddagError("say either which client's model is wanted, or which cluster's")
+        if client is not None and not 0 <= client < self.result["clients"]:
+            raise FeddagError(f"client = {client} is not one of the {self.result['clients']} clients")
+        if client is not None:
+            with self._reading(f"no model of client {client}") as (saved, method):
+                return self._of_client(saved, method, client), saved
+        with self._reading(f"no model of cluster {cluster}") as (saved, method):
+            return self._of_cluster(saved, method, cluster), saved
+
+    def signature(self, x: Any, y: Any) -> Signature:
+        """What a client with these samples would have sent to be grouped: as they lie in files, labels or class names.
+
+        It is made beside the data, by the run's own warm-up; nothing else of the samples is needed to `place` it.
+        """
+        with self._reading("nothing that a newcomer could be compared with") as (saved, method):
+            signing, newcomer = by_signatures(method), self.result["clients"]
+            spec, form = self._spec(saved.tree), self._samples(saved)
+            return sign_newcomer(signing, self.experiment, spec, form, (x, y), newcomer)
+
+    def place(self, signature: Signature) -> Placement:
+        """The group, and its model, for a client that was not there: by a signature of `run.signature`."""
+        with self._reading("nothing that a newcomer could be compared with") as (_, method):
+            grouping = by_signatures(method).membership.grouping
+            try:
+                group, confidence = grouping.placed(signature)
+            except FeddagError as error:
+                raise FeddagError(f"{error}; run.signature(x, y) makes one that can be compared") from None
+        return Placement(group, confidence, None if group is None else self.model(cluster=group))
+
+    @contextlib.contextmanager
+    def _reading(self, nothing: str) -> Iterator[tuple[Checkpoint, Method]]:
+        """The last checkpoint and the method as it was then; what goes wrong inside is the directory's fault."""
+        saved = RunDirectory(self.directory).load_checkpoint()
+        if saved is None or saved.tree["round"] != self.result["rounds"]:
+            raise FeddagError(f"run directory '{self.directory}' has lost its last checkpoint, and with it the models")
+        try:
+            method = self.experiment.method_class(self.experiment.settings)
+            method.load_state_dict(saved.tree["method"])
+            method.held = saved.held
+            if isinstance(method, FedDAGStar):
+                method.membership.use(seed=self.experiment.seed)
+            yield saved, method
+        except FeddagError:
+            raise
+        except Exception as error:  # a checkpoint can be whole and still not hold what this method saves
+            raise FeddagError(
+                f"run directory '{self.directory}' holds {nothing} that method = '{self.experiment.method}' could use"
+            ) from error
+
+    def _samples(self, saved: Checkpoint) -> SampleFormat:
         form = read_format(RunDirectory(self.directory).serving, self._spec(saved.tree))
         if form is None:
             raise FeddagError(
                 f"the run in '{self.directory}' is of an older version of feddag and has no serving.json, so that its "
                 "models cannot take samples as they are; run.network(client) gives a network for normalised samples"
             )
-        return ServedModel(network, form)
+        return form
 
-    def _checkpoint(self, client: ClientId) -> Checkpoint:
-        if not 0 <= client < self.result["clients"]:
-            raise FeddagError(f"client = {client} is not one of the {self.result['clients']} clients")
-        saved = RunDirectory(self.directory).load_checkpoint()
-        if saved is None or saved.tree["round"] != self.result["rounds"]:
-            raise FeddagError(f"run directory '{self.directory}' has lost its last checkpoint, and with it the models")
-        return saved
-
-    def _network_of(self, saved: Checkpoint, client: ClientId) -> Network:
-        try:
-            return self._loaded(saved, client)
-        except FeddagError:
-            raise
-        except Exception as error:  # a checkpoint can be whole and still not hold what this method saves
-            raise FeddagError(
-                f"run directory '{self.directory}' holds no model of client {client} that method = "
-                f"'{self.experiment.method}' could use"
-            ) from error
-
-    def _loaded(self, saved: Checkpoint, client: ClientId) -> Network:
-        method = self.experiment.method_class(self.experiment.settings)
-        method.load_state_dict(saved.tree["method"])
-        method.held = saved.held
+    def _of_client(self, saved: Checkpoint, method: Method, client: ClientId) -> Network:
         spec = self._spec(saved.tree)
         served = method.model_of(client)
         if isinstance(served, Mixture):
-            members = [_loaded(spec, weights) for weights in served.models]
+            members = [built(spec, weights) for weights in served.models]
             return MixtureOfModels(members, served.shares).eval()
         if isinstance(served, Choice):
             if client not in saved.tree["chosen"]:
@@ -115,7 +150,15 @@ class Run:
         if not saved.tree["holds_states"] and any(isinstance(layer, Own) for layer in layers):
             raise FeddagError(f"client = {client} keeps its model on its own machine")
         state = saved.states.get(client, (0, {}))[1]
-        return _loaded(spec, overlaid(kept(state, x.name) if isinstance(x, Own) else x for x in layers))
+        return built(spec, overlaid(kept(state, x.name) if isinstance(x, Own) else x for x in layers))
+
+    def _of_cluster(self, saved: Checkpoint, method: Method, cluster: int | None) -> Network:
+        if not isinstance(method, ClusteredMethod):
+            raise FeddagError(f"method = '{self.experiment.method}' has no models of clusters; say which client's")
+        served = method.groups.served
+        if cluster not in served:
+            raise FeddagError(f"cluster = {cluster} is not one of the clusters {', '.join(map(str, served))}")
+        return built(self._spec(saved.tree), served[cluster])
 
     def _spec(self, tree: Mapping[str, Any]) -> ModelSpec:
         """The network that the experiment names; what a checkpoint says about it only has to agree."""
@@ -148,7 +191,8 @@ def _is_plain(path: Path) -> bool:
     return path.is_file() or path.is_dir()
 
 
-def _loaded(spec: ModelSpec, weights: Weights) -> Model | DualEncoder:
+def built(spec: ModelSpec, weights: Weights) -> Model | DualEncoder:
+    """The network with these weights; refuses weights of another shape before it takes much memory."""
     if ":" not in spec.name and max(spec.num_classes, math.prod(spec.shape)) > LARGE:
         with torch.device("meta"):  # takes no memory, whatever a checkpoint says; but a while to get ready
             _check_shapes(spec.build(), weights)

@@ -10,7 +10,7 @@ from feddag.data.readers.cifar import (
 )
 from feddag.data.readers.idx import read_idx, read_idx_folder
 from feddag.data.readers.images import read_domain_folder, read_image_folder, read_tiny_imagenet_c
-from feddag.data.readers.npz import read_npz
+from feddag.data.readers.npz import read_inputs, read_npz
 from feddag.data.readers.samples import Parts, Reader, Samples
 from feddag.data.readers.svhn import read_svhn
 from feddag.data.readers.users import read_leaf, read_leaf_merged, read_user_csv
@@ -29,6 +29,7 @@ __all__ = [
     "read_idx",
     "read_idx_folder",
     "read_image_folder",
+    "read_inputs",
     "read_leaf",
     "read_leaf_merged",
     "read_npz",

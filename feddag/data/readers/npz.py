@@ -4,7 +4,7 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -26,18 +26,8 @@ def read_npz(path: Path) -> Parts:
 
     If the file holds `classes` or `domains`, `y` or `domain` are indices into them.
     """
-    with reading(path, "a complete .npz archive of plain arrays"), open_regular(path) as file:
-        _check_end(file)
-        with zipfile.ZipFile(file) as archive:
-            entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-            if len(entries) != len(archive.infolist()):
-                raise ValueError("it holds two arrays of one name")
-            endings = _endings(path, entries)
-            for entry in entries.values():
-                if entry.compress_type not in PACKINGS or not entry.filename.endswith(".npy"):
-                    raise ValueError("it is not packed as NumPy does")
-            Budget().take(path, sum(entry.file_size for entry in entries.values()), size_of(file))
-            held = {name: _unpacked(archive, entry) for name, entry in entries.items()}
+    held = _arrays(path, _endings)
+    endings = _endings(path, held)
 
     def part(ending: str) -> Samples:
         found = {field: held[f"{name}{ending}"] for name, field in NPZ_FIELDS.items() if f"{name}{ending}" in held}
@@ -47,6 +37,35 @@ def read_npz(path: Path) -> Parts:
         return Samples(**found)
 
     return part(endings[0]), part(endings[1]) if len(endings) == 2 else None
+
+
+def read_inputs(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """`x`, and `y` where the file has it: for a model that is to say what the samples are."""
+    held = _arrays(path, _check_inputs)
+    y = held.get("y")
+    return held["x"], y if y is None or "classes" not in held else _named(path, y, "classes", held["classes"])
+
+
+def _check_inputs(path: Path, names: Collection[str]) -> None:
+    allowed = [*NPZ_FIELDS, "classes", "domains"]
+    if "x" not in names or not set(names) <= set(allowed):
+        raise FeddagError(f"{path} must hold an array 'x' of samples; it may hold {', '.join(allowed[1:])} as well")
+
+
+def _arrays(path: Path, check: Callable[[Path, Collection[str]], object]) -> dict[str, NDArray[Any]]:
+    """All arrays of an archive, whose names are checked before anything is unpacked."""
+    with reading(path, "a complete .npz archive of plain arrays"), open_regular(path) as file:
+        _check_end(file)
+        with zipfile.ZipFile(file) as archive:
+            entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+            if len(entries) != len(archive.infolist()):
+                raise ValueError("it holds two arrays of one name")
+            check(path, entries)
+            for entry in entries.values():
+                if entry.compress_type not in PACKINGS or not entry.filename.endswith(".npy"):
+                    raise ValueError("it is not packed as NumPy does")
+            Budget().take(path, sum(entry.file_size for entry in entries.values()), size_of(file))
+            return {name: _unpacked(archive, entry) for name, entry in entries.items()}
 
 
 def _check_end(file: BinaryIO) -> None:
