@@ -17,6 +17,7 @@ from feddag._version import __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; `_HOME` says the same at run time
     from feddag.client.signature import Signature, signature
+    from feddag.data.python import dataset
     from feddag.errors import FeddagError
     from feddag.experiment import Experiment
     from feddag.methods import Method, MethodSettings
@@ -36,6 +37,7 @@ __all__ = [
     "Run",
     "Signature",
     "__version__",
+    "dataset",
     "export",
     "group",
     "load",
@@ -54,6 +56,7 @@ _HOME = {
     "MethodSettings": "feddag.methods",
     "Run": "feddag.runner.run",
     "Signature": "feddag.client.signature",
+    "dataset": "feddag.data.python",
     "export": "feddag.runner.export",
     "group": "feddag.server.grouping",
     "load": "feddag.runner.run",

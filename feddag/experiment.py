@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.fields import FieldInfo
 
 from feddag.client.trainer import LocalSettings, TrainerKind
-from feddag.data.datasets import Dataset
+from feddag.data.datasets import HELD, Dataset
+from feddag.data.datasets import load as load_dataset
 from feddag.data.obtain import KNOWN, find
 from feddag.data.partitions import PARTITIONS, Partition, PartitionSettings, make_partition, settings_of
 from feddag.engines.attacks import Attack
@@ -28,6 +29,7 @@ DEFAULT_CLIENTS = 20
 NOT_PART_OF_THE_RESULT = {"workers"}
 NEUTRAL: dict[str, Any] = {
     **{
+        "columns": "",
         "join_round": 0,
         "robust": "none",
         "least_per_class": 1,
@@ -67,7 +69,10 @@ class Experiment(BaseModel):
 
     # what
     method: str = Field(DEFAULT_METHOD, description="the algorithm, or module:Class of your own")
-    dataset: str = Field("digits", description="a name from `feddag data list`, an .npz file or a folder of images")
+    dataset: str = Field(
+        "digits", description="a name from `feddag data list`, an .npz, .csv or .parquet file, a folder"
+    )
+    columns: str = Field("", description="what columns of a .csv or .parquet are: label=...,client=...")
     partition: str = Field("label-skew", description="how clients get their samples: " + ", ".join(PARTITIONS))
     clients: int | None = Field(None, ge=1, description="number of clients (20; with natural: all that the data name)")
     rounds: int = Field(30, ge=1, description="communication rounds after any warm-up")
@@ -154,7 +159,10 @@ class Experiment(BaseModel):
             if isinstance(value, int) and abs(value) > most:
                 raise FeddagError(f"{short(name)} = {short(value)} is not allowed: it is too large a number")
         dataset = values.get("dataset", "digits")
-        if isinstance(dataset, str) and _is_own(dataset):
+        if isinstance(dataset, Dataset):  # of `feddag.dataset`: named by its content
+            given = {"dataset": dataset.name} | ({"partition": "natural"} if dataset.owners else {})
+            values = {**given, **values, "dataset": HELD.setdefault(dataset.name, dataset).name}
+        elif isinstance(dataset, str) and _is_own(dataset):
             values = values | {"dataset": str(Path(dataset).expanduser().resolve())}  # found again from any folder
         lists = {name: values[name] for name in ("corruptions", "mix") if isinstance(values.get(name), list)}
         return values | {name: ",".join(map(str, items)) for name, items in lists.items()}
@@ -231,6 +239,10 @@ class Experiment(BaseModel):
         """Whether so many rounds, and what they took to train, are all that was asked for."""
         return rounds >= self.rounds and flops >= self.training_flops
 
+    def load_dataset(self) -> Dataset:
+        """The samples that `dataset` names."""
+        return load_dataset(self.dataset, self.columns)
+
     def divide(self, dataset: Dataset) -> Partition:
         """Give the dataset's samples to clients."""
         settings = {name: getattr(self, name) for name in settings_of(self.partition)}
@@ -250,6 +262,7 @@ class Experiment(BaseModel):
     def resolved(self) -> dict[str, Any]:
         """Every field that has a say in this run, with its value."""
         unused = {name for other in PARTITIONS for name in settings_of(other)} - set(settings_of(self.partition))
+        unused |= {"columns"} if not self.columns else set()
         unused |= {"training_flops"} if self.training_flops == 0 else set()
         unused |= {"drift_round", "drift_share"} if self.drift_round == 0 else set()
         unused |= {"attack", "attackers"} if self.attack == "none" else set()
@@ -266,6 +279,8 @@ class Experiment(BaseModel):
             identity["dataset"] = fingerprint(Path(self.dataset))  # what is in it, not where it lies
         elif self.dataset in KNOWN and not KNOWN[self.dataset].sha256 and (form := find(self.dataset)) is not None:
             identity["dataset_form"] = form.name  # unverified: it may be the whole set or a selection
+        elif self.dataset in HELD:
+            identity["dataset"] = self.dataset.rpartition("@")[2]  # what is in it, not what it is called
         for name in (self.method, self.model or ""):
             if ":" in name:  # code of the user's own has no revision to trust
                 identity[name] = source_fingerprint(name)

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from feddag._version import __version__
-from feddag.data.datasets import load as load_dataset
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.files import write_atomically
@@ -123,7 +122,7 @@ def write_app(folder: Path, experiment: Experiment, out: str = "") -> Task:
     """Write a Flower app for an experiment. Its dataset only shows what samples look like; that of one site will do."""
     if folder.exists() and any(folder.iterdir()):
         raise FeddagError(f"directory '{folder}' is not empty; give a new one")
-    task = Task.of(load_dataset(experiment.dataset))
+    task = Task.of(experiment.load_dataset())
     task.model(experiment).build()  # what cannot work is refused here and not on the nodes
     own_names = [name.partition(":")[0] for name in (experiment.method, experiment.model or "") if ":" in name]
     own_files = {target: path for module in own_names for target, path in _own_files(module).items()}

@@ -9,7 +9,6 @@ from feddag import native
 from feddag.client.trainer import native_network
 from feddag.data.clients import count_classes, lay_out
 from feddag.data.datasets import Dataset
-from feddag.data.datasets import load as load_dataset
 from feddag.data.partitions import Partition
 from feddag.engines.attacks import AttackedEngine, draw_attackers, flip_labels
 from feddag.engines.local import LocalEngine
@@ -106,7 +105,7 @@ def prepare(experiment: Experiment, dataset: Dataset | None = None) -> tuple[Dat
 
     The experiment's dataset may be given where it is loaded already.
     """
-    dataset = dataset or load_dataset(experiment.dataset)
+    dataset = dataset or experiment.load_dataset()
     partition = experiment.divide(dataset)
     model = experiment.network(dataset.x_train.shape[1:], dataset.num_classes)
     network = native_network(model, experiment.trainer)

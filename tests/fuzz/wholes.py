@@ -137,6 +137,13 @@ def matrix(random: Random, folder: Path) -> Whole:
     return path, [path]
 
 
+def table(random: Random, folder: Path) -> Whole:
+    path = folder / "table.csv"
+    rows = [f"{a:.3f},{b:.2e},{'sit' if a > 0 else 'walk'},{c}" for a, b, c in random.normal(size=(20, 3)).round(1)]
+    path.write_text("\n".join(["height,weight,label,client", *rows, ""]))
+    return path, [path]
+
+
 WHOLES: dict[str, Callable[[Random, Path], Whole]] = {
     "npz": npz,
     "idx": lambda random, folder: _idx_files(random, folder, ""),
@@ -151,12 +158,13 @@ WHOLES: dict[str, Callable[[Random, Path], Whole]] = {
     "tar": archive,
     "signature": sig,
     "matrix": matrix,
+    "table": table,
 }
 
 
 def _as_dataset(read: readers.Reader) -> Callable[[Path], object]:
     """All the way to a dataset: what a reader lets through is checked again there."""
-    return lambda path: datasets._assembled("fuzz", str(path), read(path))
+    return lambda path: datasets.assembled("fuzz", str(path), read(path))
 
 
 def _grouped_signatures(folder: Path) -> object:
@@ -187,6 +195,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "png": lambda path: datasets.load(str(path)),
     "leaf": _as_dataset(readers.read_leaf),
     "csv": _as_dataset(readers.read_user_csv),
+    "table": lambda path: datasets.load(str(path)),
     "tar": lambda path: _unpack(path, path.parent),
     "signature": _grouped_signatures,
     "matrix": _grouped_matrix,
