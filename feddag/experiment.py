@@ -20,7 +20,7 @@ from feddag.engines.attacks import Attack
 from feddag.errors import FeddagError, nearest, one_line, short
 from feddag.files import LARGEST_TOML, parse_toml, read_toml
 from feddag.methods import Method, MethodSettings, all_methods, find_method
-from feddag.models import ModelSpec, channels_first, default_model
+from feddag.models import DEFAULTS, ModelSpec, channels_first, default_model
 from feddag.own_code import fingerprint, source_fingerprint, takes
 from feddag.records import LARGEST
 
@@ -132,7 +132,8 @@ class Experiment(BaseModel):
     attackers: float = Field(0.1, gt=0, lt=1, description="share of clients that lie, at least one")
     # how clients train
     model: str | None = Field(
-        None, description="mlp, lenet5, cnn, fedac-cnn, fedgwc-cnn, resnet9 or module:function (by sample shape)"
+        None,
+        description="mlp, mlp256, cnn1d, lenet5, cnn, fedac-cnn, fedgwc-cnn, resnet9 or module:function (by sample shape)",
     )
     trainer: TrainerKind = Field("auto", description="auto: native where it can train the model")
     participation: float = Field(0.2, gt=0, le=1, description="share of clients in a round")
@@ -281,6 +282,8 @@ class Experiment(BaseModel):
             identity["dataset_form"] = form.name  # unverified: it may be the whole set or a selection
         elif self.dataset in HELD:
             identity["dataset"] = self.dataset.rpartition("@")[2]  # what is in it, not what it is called
+        if self.model is None and self.dataset not in KNOWN:
+            identity["default_models"] = DEFAULTS  # all others are images, whose networks are what they were
         for name in (self.method, self.model or ""):
             if ":" in name:  # code of the user's own has no revision to trust
                 identity[name] = source_fingerprint(name)

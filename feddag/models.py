@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from feddag.errors import FeddagError, nearest, short
+from feddag.errors import FeddagError, nearest, one_line, short
 from feddag.own_code import resolve, takes
 from feddag.rng import dropout_mask, stream_key
 
 Shape = tuple[int, ...]
+SHORTEST_SERIES = 8  # steps in time, for convolutions over it
 _BUILDING = threading.Lock()  # new layers draw from torch's global generator, which all threads share
 
 
@@ -86,10 +87,40 @@ def seed_dropout(model: nn.Module, key: int) -> None:
         module.key, module.layer, module.step = key, layer, 0
 
 
-def mlp(shape: Shape) -> nn.Module:
-    """Flatten and one hidden layer of 128: for small images and anything that is not an image."""
+class TimeLast(nn.Module):
+    """Series as they lie in files, time x channels, with their channels first, as convolutions over time take them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(1, 2)
+
+
+def mlp(shape: Shape, hidden: int = 128) -> nn.Module:
+    """Flatten and one hidden layer of 128: for small images and samples of any shape."""
     size = int(torch.Size(shape).numel())
-    return nn.Sequential(nn.Flatten(), nn.Linear(size, 128), nn.ReLU())
+    return nn.Sequential(nn.Flatten(), nn.Linear(size, hidden), nn.ReLU())
+
+
+def mlp256(shape: Shape) -> nn.Module:
+    """The same with 256: for vectors, where width helped and a second hidden layer did harm."""
+    return mlp(shape, 256)
+
+
+def cnn1d(shape: Shape) -> nn.Module:
+    """Three convolutions over time and the mean over it: for series (time x channels) of any length from 8 on.
+
+    The length is halved after each of the first two, as long as it is worth it.
+    """
+    length, channels = shape
+    if length < SHORTEST_SERIES:
+        raise IndexError("too short")
+    layers: list[nn.Module] = [TimeLast()]
+    for outputs, kernel in ((64, 5), (128, 5), (128, 3)):
+        layers += [nn.Conv1d(channels, outputs, kernel, padding=kernel // 2), nn.ReLU()]
+        if kernel == 5 and length >= SHORTEST_SERIES:
+            layers.append(nn.MaxPool1d(2))
+            length //= 2
+        channels = outputs
+    return nn.Sequential(*layers, nn.AvgPool1d(length), nn.Flatten())
 
 
 def lenet5(shape: Shape) -> nn.Module:
@@ -175,25 +206,30 @@ def _with_dense(convolutions: list[nn.Module], shape: Shape, dense: Callable[[in
 
 def _features(encoder: nn.Module, shape: Shape) -> int:
     """How many features the encoder gives for one sample of this shape."""
-    encoder.eval()
-    with torch.no_grad():
-        features: Tensor = encoder(torch.zeros(1, *shape))
-    encoder.train()
-    return features.shape[1]
+    return _encoded(encoder, shape).shape[1]
 
 
 ENCODERS: dict[str, Callable[[Shape], nn.Module]] = {
-    **{"mlp": mlp, "lenet5": lenet5, "cnn": cnn},
+    **{"mlp": mlp, "mlp256": mlp256, "cnn1d": cnn1d, "lenet5": lenet5, "cnn": cnn},
     **{"fedac-cnn": fedac_cnn, "fedgwc-cnn": fedgwc_cnn, "resnet9": resnet9},
 }
+DEFAULTS = 2
+"""Raised when `default_model` changes, so that results of the old one are not taken for the new; 1: "mlp" for all that
+are no images."""
 
 
 def default_model(shape: Shape) -> str:
     """The network a dataset gets when none is named, by the shape of its samples (channels first).
 
-    >>> default_model((1, 28, 28)), default_model((3, 32, 32)), default_model((1, 8, 8)), default_model((128, 6))
-    ('lenet5', 'cnn', 'mlp', 'mlp')
+    >>> default_model((1, 28, 28)), default_model((3, 32, 32)), default_model((1, 8, 8))
+    ('lenet5', 'cnn', 'mlp')
+    >>> default_model((128, 6)), default_model((13,)), default_model((4, 6)), default_model((2, 2, 2, 2))
+    ('cnn1d', 'mlp256', 'mlp', 'mlp')
     """
+    if len(shape) == 1:
+        return "mlp256"
+    if len(shape) == 2 and shape[0] >= SHORTEST_SERIES:
+        return "cnn1d"
     if len(shape) != 3 or min(shape[1:]) < 24:
         return "mlp"
     return "lenet5" if shape[0] == 1 else "cnn"
@@ -216,7 +252,7 @@ class ModelSpec:
     """Which network, for which samples (channels first) and how many classes; enough to build it anywhere.
 
     `name` is a built-in network or `module:function`, where the function takes (shape, num_classes) and returns an
-    (encoder, head) pair of modules.
+    (encoder, head) pair of modules, or one module that has these two parts or is a sequence with a linear end.
 
     >>> sum(w.numel() for w in ModelSpec("cnn", (3, 32, 32), 10).build().state_dict().values())
     537610
@@ -269,7 +305,7 @@ class ModelSpec:
         try:
             encoder = ENCODERS[self.name](self.shape)
             return Model(encoder, nn.Linear(_features(encoder, self.shape), self.num_classes))
-        except (RuntimeError, IndexError) as error:
+        except (RuntimeError, IndexError, ValueError) as error:
             size = "x".join(map(str, self.shape))
             raise FeddagError(
                 f"model = '{self.name}' cannot take samples of shape {size}; allowed is 'mlp' for any shape"
@@ -281,9 +317,44 @@ def _user_parts(name: str, shape: Shape, num_classes: int) -> tuple[nn.Module, n
     found = resolve("model", name)
     if not takes(found, shape, num_classes):
         raise FeddagError(f"model = '{short(name)}' cannot be used: it has to be a function of (shape, num_classes)")
-    parts = found(shape, num_classes)
+    parts = _in_two(found(shape, num_classes))
     if not isinstance(parts, tuple) or [isinstance(part, nn.Module) for part in parts] != [True, True]:
+        told = "a single module" if isinstance(parts, nn.Module) else f"a {type(parts).__name__}"
         raise FeddagError(
-            f"model = '{short(name)}' cannot be used: it has to return two modules, an encoder and a head"
+            f"model = '{short(name)}' cannot be used: it has to return two modules, an encoder and a head (or one "
+            f"nn.Sequential that ends in nn.Linear), and returned {told}"
         )
-    return parts[0], parts[1]
+    encoder, head = parts
+    try:
+        scores = tuple(head(_encoded(encoder, shape)).shape)
+    except Exception as error:  # code of the user's own
+        size = "x".join(map(str, shape))
+        raise FeddagError(
+            f"model = '{short(name)}' cannot take samples of shape {size}: {short(one_line(str(error)), 200)}"
+        ) from error
+    if scores != (1, num_classes):
+        raise FeddagError(f"model = '{short(name)}' gives scores of shape {scores} for a sample, and not {num_classes}")
+    return encoder, head
+
+
+def _in_two(made: object) -> object:
+    """An encoder and a head, where what a user's function returned can be taken apart.
+
+    >>> encoder, head = _in_two(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+    >>> len(encoder), head
+    (3, Linear(in_features=3, out_features=2, bias=True))
+    """
+    if isinstance(made, nn.Module) and dict(made.named_children()).keys() == {"encoder", "head"}:
+        return made.encoder, made.head
+    if isinstance(made, nn.Sequential) and len(made) > 1 and isinstance(made[-1], nn.Linear):
+        return made[:-1], made[-1]
+    return made
+
+
+def _encoded(encoder: nn.Module, shape: Shape) -> Tensor:
+    """What the encoder makes of one sample of zeros."""
+    encoder.eval()
+    with torch.no_grad():
+        features: Tensor = encoder(torch.zeros(1, *shape))
+    encoder.train()
+    return features

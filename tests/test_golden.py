@@ -27,7 +27,7 @@ RUNS: dict[str, dict[str, Any]] = {
         **{"method": "feddag", "partition": "concept-shift", "dataset": "colours", "holdout": 0.25, "clients": 12},
         **{"diversity": 0.1, "regroup_after": 2},
     },
-    "feddag-star on series": {"method": "feddag-star", "dataset": "series", "partition": "dirichlet"},
+    "feddag-star on series": {"method": "feddag-star", "dataset": "series", "model": "mlp", "partition": "dirichlet"},
     "feddag-dagger on PyTorch": {"method": "feddag-dagger", "trainer": "torch", "schedule": "2:1", "workers": 2},
     "fedavg on small photographs": {"method": "fedavg", "dataset": "colours", "model": "cnn"},
     "fedavgm, pathological": {"method": "fedavgm", "partition": "pathological", "test": "own", "steps": 7},

@@ -166,6 +166,8 @@ class Run:
         if not told.shape or math.prod(told.shape) > MOST_FEATURES:
             raise FeddagError(f"the checkpoints in '{self.directory}' are of samples of the shape {told.shape}")
         name = self.experiment.model or default_model(told.shape)
+        if self.experiment.model is None and told.name == "mlp" and len(told.shape) < 3:
+            name = told.name  # what vectors and series had in an older version
         meant = replace(told, name=name, encoders=self.experiment.method_class.encoders)
         if told != meant:
             raise FeddagError(
