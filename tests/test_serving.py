@@ -16,6 +16,7 @@ from feddag.data.partitions import Partition
 from feddag.errors import FeddagError
 from feddag.runner.run import Run, prepare
 from feddag.runner.serving import SampleFormat, ServedModel
+from tests.engines.in_process import serve, write_federation
 
 QUICK = {"clients": 6, "groups": 2, "rounds": 3, "epochs": 2, "participation": 0.5, "workers": 1, "seed": 1}
 DATA = ("grey", "colours", "series", "vectors")
@@ -97,6 +98,17 @@ def test_personal_chosen_corrupted_and_late_models_serve_as_well(fields: dict[st
     for client, accuracy in told.items():
         digits = tuple("0123456789")
         assert balanced_accuracy(run.model(client), data, client, digits) == pytest.approx(accuracy, abs=1e-4)
+
+
+def test_a_run_on_nodes_serves_as_well(tmp_path: Path, monkeypatch) -> None:
+    """There the server has no samples: what they look like is known from the app's task."""
+    experiment = feddag.Experiment(**QUICK | {"method": "fedavg", "rounds": 1})
+    write_federation(experiment, tmp_path)
+    serve(tmp_path, 6, monkeypatch)
+    here, there = feddag.run(experiment), feddag.load(tmp_path / "r")
+    x = feddag.data.datasets.load("digits").x_test[:20]
+    assert np.array_equal(there.model(0).scores(x), here.model(0).scores(x))
+    assert there.model(0).classes == tuple("0123456789")
 
 
 def test_a_served_model_by_hand() -> None:

@@ -66,6 +66,7 @@ class Dataset:
 
 HELD: dict[str, Dataset] = {}
 """What `feddag.dataset` made in this process, by a name that holds a digest of the content."""
+DIGEST = 16  # its hexadecimal figures
 TABLES = {".csv": read_csv, ".parquet": read_parquet}
 
 
@@ -83,7 +84,7 @@ def load(name_or_path: str, columns: str = "") -> Dataset:
     name = name_or_path
     if name in HELD:
         return HELD[name]
-    if re.fullmatch(r"[^/@]+@[0-9a-f]{32}", name):
+    if re.fullmatch(rf"[^/@]+@[0-9a-f]{{{DIGEST}}}", name):
         raise FeddagError(f"dataset '{short(name)}' was given from Python: give it again, by feddag.dataset(...)")
     if name in obtain.KNOWN:
         found = obtain.find(name)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from feddag.data.datasets import HELD, Dataset, assembled
+from feddag.data.datasets import DIGEST, HELD, Dataset, assembled
 from feddag.data.readers import Samples, samples_of
 from feddag.errors import FeddagError
 
@@ -54,7 +54,7 @@ def dataset(
     else:
         parts = _samples(data, labels, how), None if test is None else _test_part(test, how)
     made = assembled(name, f"dataset '{name}'", parts)
-    known = f"{name}@{_digest(made)[:32]}"
+    known = f"{name}@{_digest(made)[:DIGEST]}"
     object.__setattr__(made, "name", known)
     return HELD.setdefault(known, made)
 
