@@ -16,11 +16,12 @@ from feddag.data.datasets import HELD, Dataset
 from feddag.data.datasets import load as load_dataset
 from feddag.data.obtain import KNOWN, find
 from feddag.data.partitions import PARTITIONS, Partition, PartitionSettings, make_partition, settings_of
+from feddag.encoders import DEFAULTS, channels_first, default_model
 from feddag.engines.attacks import Attack
 from feddag.errors import FeddagError, nearest, one_line, short
 from feddag.files import LARGEST_TOML, parse_toml, read_toml
 from feddag.methods import Method, MethodSettings, all_methods, find_method
-from feddag.models import DEFAULTS, ModelSpec, channels_first, default_model
+from feddag.models import ModelSpec
 from feddag.own_code import fingerprint, source_fingerprint, takes
 from feddag.records import LARGEST
 
@@ -133,7 +134,7 @@ class Experiment(BaseModel):
     # how clients train
     model: str | None = Field(
         None,
-        description="mlp, mlp256, cnn1d, lenet5, cnn, fedac-cnn, fedgwc-cnn, resnet9 or module:function (by sample shape)",
+        description="mlp, mlp256, cnn1d, lenet5, cnn, fedac-cnn, fedgwc-cnn, resnet9 or module:function (by shape)",
     )
     trainer: TrainerKind = Field("auto", description="auto: native where it can train the model")
     participation: float = Field(0.2, gt=0, le=1, description="share of clients in a round")

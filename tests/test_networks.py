@@ -10,8 +10,9 @@ import torch
 import feddag
 from feddag.client.flops import forward_flops
 from feddag.client.trainer import native_network
+from feddag.encoders import default_model
 from feddag.errors import FeddagError
-from feddag.models import ModelSpec, default_model
+from feddag.models import ModelSpec
 
 QUICK: dict[str, Any] = {"method": "fedavg", "partition": "iid", "clients": 2, "rounds": 1, "epochs": 1, "workers": 1}
 

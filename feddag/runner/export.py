@@ -16,9 +16,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save
 
+from feddag.encoders import channels_first
 from feddag.errors import FeddagError, nearest, one_line, short
 from feddag.files import check_plain, write_atomically
-from feddag.models import DualEncoder, MixtureOfModels, Model, ModelSpec, channels_first
+from feddag.models import DualEncoder, MixtureOfModels, Model, ModelSpec
 from feddag.runner.checked import check, damaged, from_json
 from feddag.runner.finished import MOST_FEATURES, Run, built
 from feddag.runner.serving import ServedModel, checked_format

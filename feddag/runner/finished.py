@@ -12,12 +12,13 @@ import torch
 
 from feddag.client.signature import Signature
 from feddag.client.trainer import load_weights
+from feddag.encoders import default_model
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.methods import Method
 from feddag.methods.clustered import ClusteredMethod
 from feddag.methods.feddag import FedDAGStar
-from feddag.models import DualEncoder, MixtureOfModels, Model, ModelSpec, default_model
+from feddag.models import DualEncoder, MixtureOfModels, Model, ModelSpec
 from feddag.records import ResultRecord, RoundRecord
 from feddag.runner.checked import own_code, parse_experiment
 from feddag.runner.directory import Checkpoint, RunDirectory

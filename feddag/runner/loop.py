@@ -177,8 +177,7 @@ class Loop:
 
     def _explain(self) -> None:
         """Write down what a report needs beside the history: what led to the groups, and who holds which classes."""
-        samples = self.context.samples
-        known = {"class_counts": self.context.class_counts, "classes": samples and samples.classes}
+        known = {"class_counts": self.context.class_counts, "classes": getattr(self.context.samples, "classes", None)}
         save_tree(self.files.grouping, {**self.method.diagnostics(), **known}, durable=False)
         self.explained = _copied(self.method.clusters())
 

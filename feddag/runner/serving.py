@@ -17,9 +17,10 @@ from typing_extensions import TypedDict
 
 from feddag.client.trainer import EVALUATION_BATCH
 from feddag.data.datasets import Dataset
+from feddag.encoders import Shape, channels_first
 from feddag.errors import FeddagError, short
 from feddag.files import read_plain, write_atomically
-from feddag.models import ModelSpec, Shape, channels_first
+from feddag.models import ModelSpec
 from feddag.records import Between, Size
 from feddag.runner.checked import check, damaged, from_json
 
