@@ -181,12 +181,25 @@ class RunDirectory:
         held: Mapping[ClientId, Weights] | None = None,
     ) -> None:
         """Save all that a resumed run needs. What belongs to one client is a file, written when it changes."""
+        try:
+            self._save_checkpoint(round, tree, states, held or {})
+        except FileNotFoundError:  # it was taken away in the middle
+            self.check_still_there()
+            raise
+
+    def _save_checkpoint(
+        self,
+        round: int,
+        tree: dict[str, Any],
+        states: Mapping[ClientId, tuple[int, Weights]],
+        held: Mapping[ClientId, Weights],
+    ) -> None:
         self.check_still_there()
         for client, (changed, state) in states.items():
             path = self._client_path("states", client, changed)
             if not path.exists():
                 save_tree(path, state, durable=False)
-        self._held = {client: self._hold(client, round, weights) for client, weights in (held or {}).items()}
+        self._held = {client: self._hold(client, round, weights) for client, weights in held.items()}
         tree = tree | {
             "format": FORMAT,
             "round": round,

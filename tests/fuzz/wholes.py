@@ -139,7 +139,9 @@ def matrix(random: Random, folder: Path) -> Whole:
 
 def table(random: Random, folder: Path) -> Whole:
     path = folder / "table.csv"
-    rows = [f"{a:.3f},{b:.2e},{'sit' if a > 0 else 'walk'},{c}" for a, b, c in random.normal(size=(20, 3)).round(1)]
+    people = random.integers(0, 2, 40)  # each has enough samples to set some aside
+    drawn = zip(random.normal(size=(40, 2)), ["ann", "bob"] * 20, people, strict=True)
+    rows = [f"{a:.3f},{b:.2e},{'sit' if kind else 'walk'},{who}" for (a, b), who, kind in drawn]
     path.write_text("\n".join(["height,weight,label,client", *rows, ""]))
     return path, [path]
 
