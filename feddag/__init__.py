@@ -17,10 +17,12 @@ from feddag._version import __version__
 
 if TYPE_CHECKING:  # for type checkers and editors; `_HOME` says the same at run time
     from feddag.client.signature import Signature, signature
+    from feddag.data.python import dataset
     from feddag.errors import FeddagError
     from feddag.experiment import Experiment
     from feddag.methods import Method, MethodSettings
     from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
+    from feddag.runner.export import export, load_model
     from feddag.runner.run import Run, load, run
     from feddag.server.grouping import Grouping, group
 
@@ -35,8 +37,11 @@ __all__ = [
     "Run",
     "Signature",
     "__version__",
+    "dataset",
+    "export",
     "group",
     "load",
+    "load_model",
     "run",
     "signature",
 ]
@@ -51,8 +56,11 @@ _HOME = {
     "MethodSettings": "feddag.methods",
     "Run": "feddag.runner.run",
     "Signature": "feddag.client.signature",
+    "dataset": "feddag.data.python",
+    "export": "feddag.runner.export",
     "group": "feddag.server.grouping",
     "load": "feddag.runner.run",
+    "load_model": "feddag.runner.export",
     "run": "feddag.runner.run",
     "signature": "feddag.client.signature",
 }

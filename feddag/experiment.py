@@ -12,14 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.fields import FieldInfo
 
 from feddag.client.trainer import LocalSettings, TrainerKind
-from feddag.data.datasets import Dataset
+from feddag.data.datasets import HELD, Dataset
+from feddag.data.datasets import load as load_dataset
 from feddag.data.obtain import KNOWN, find
 from feddag.data.partitions import PARTITIONS, Partition, PartitionSettings, make_partition, settings_of
+from feddag.encoders import DEFAULTS, channels_first, default_model
 from feddag.engines.attacks import Attack
 from feddag.errors import FeddagError, nearest, one_line, short
 from feddag.files import LARGEST_TOML, parse_toml, read_toml
 from feddag.methods import Method, MethodSettings, all_methods, find_method
-from feddag.models import ModelSpec, default_model
+from feddag.models import ModelSpec
 from feddag.own_code import fingerprint, source_fingerprint, takes
 from feddag.records import LARGEST
 
@@ -28,6 +30,7 @@ DEFAULT_CLIENTS = 20
 NOT_PART_OF_THE_RESULT = {"workers"}
 NEUTRAL: dict[str, Any] = {
     **{
+        "columns": "",
         "join_round": 0,
         "robust": "none",
         "least_per_class": 1,
@@ -68,7 +71,10 @@ class Experiment(BaseModel):
 
     # what
     method: str = Field(DEFAULT_METHOD, description="the algorithm, or module:Class of your own")
-    dataset: str = Field("digits", description="a name from `feddag data list`, an .npz file or a folder of images")
+    dataset: str = Field(
+        "digits", description="a name from `feddag data list`, an .npz, .csv or .parquet file, a folder"
+    )
+    columns: str = Field("", description="what columns of a .csv or .parquet are: label=...,client=...")
     partition: str = Field("label-skew", description="how clients get their samples: " + ", ".join(PARTITIONS))
     clients: int | None = Field(None, ge=1, description="number of clients (20; with natural: all that the data name)")
     rounds: int = Field(30, ge=1, description="communication rounds after any warm-up")
@@ -128,7 +134,8 @@ class Experiment(BaseModel):
     attackers: float = Field(0.1, gt=0, lt=1, description="share of clients that lie, at least one")
     # how clients train
     model: str | None = Field(
-        None, description="mlp, lenet5, cnn, fedac-cnn, fedgwc-cnn, resnet9 or module:function (by sample shape)"
+        None,
+        description="mlp, mlp256, cnn1d, lenet5, cnn, fedac-cnn, fedgwc-cnn, resnet9 or module:function (by shape)",
     )
     trainer: TrainerKind = Field("auto", description="auto: native where it can train the model")
     participation: float = Field(0.2, gt=0, le=1, description="share of clients in a round")
@@ -155,7 +162,10 @@ class Experiment(BaseModel):
             if isinstance(value, int) and abs(value) > most:
                 raise FeddagError(f"{short(name)} = {short(value)} is not allowed: it is too large a number")
         dataset = values.get("dataset", "digits")
-        if isinstance(dataset, str) and _is_own(dataset):
+        if isinstance(dataset, Dataset):  # of `feddag.dataset`: named by its content
+            given = {"dataset": dataset.name} | ({"partition": "natural"} if dataset.owners else {})
+            values = {**given, **values, "dataset": HELD.setdefault(dataset.name, dataset).name}
+        elif isinstance(dataset, str) and _is_own(dataset):
             values = values | {"dataset": str(Path(dataset).expanduser().resolve())}  # found again from any folder
         lists = {name: values[name] for name in ("corruptions", "mix") if isinstance(values.get(name), list)}
         return values | {name: ",".join(map(str, items)) for name, items in lists.items()}
@@ -232,6 +242,10 @@ class Experiment(BaseModel):
         """Whether so many rounds, and what they took to train, are all that was asked for."""
         return rounds >= self.rounds and flops >= self.training_flops
 
+    def load_dataset(self) -> Dataset:
+        """The samples that `dataset` names."""
+        return load_dataset(self.dataset, self.columns)
+
     def divide(self, dataset: Dataset) -> Partition:
         """Give the dataset's samples to clients."""
         settings = {name: getattr(self, name) for name in settings_of(self.partition)}
@@ -245,13 +259,13 @@ class Experiment(BaseModel):
         >>> Experiment(method="fedavg").network((8, 8, 1), 10).name
         'mlp'
         """
-        height, *others = sample_shape
-        shape = (others[1], height, others[0]) if len(sample_shape) == 3 else sample_shape
+        shape = channels_first(sample_shape)
         return ModelSpec(self.model or default_model(shape), shape, num_classes, self.method_class.encoders)
 
     def resolved(self) -> dict[str, Any]:
         """Every field that has a say in this run, with its value."""
         unused = {name for other in PARTITIONS for name in settings_of(other)} - set(settings_of(self.partition))
+        unused |= {"columns"} if not self.columns else set()
         unused |= {"training_flops"} if self.training_flops == 0 else set()
         unused |= {"drift_round", "drift_share"} if self.drift_round == 0 else set()
         unused |= {"attack", "attackers"} if self.attack == "none" else set()
@@ -268,6 +282,10 @@ class Experiment(BaseModel):
             identity["dataset"] = fingerprint(Path(self.dataset))  # what is in it, not where it lies
         elif self.dataset in KNOWN and not KNOWN[self.dataset].sha256 and (form := find(self.dataset)) is not None:
             identity["dataset_form"] = form.name  # unverified: it may be the whole set or a selection
+        elif self.dataset in HELD:
+            identity["dataset"] = self.dataset.rpartition("@")[2]  # what is in it, not what it is called
+        if self.model is None and self.dataset not in KNOWN:
+            identity["default_models"] = DEFAULTS  # all others are images, whose networks are what they were
         for name in (self.method, self.model or ""):
             if ":" in name:  # code of the user's own has no revision to trust
                 identity[name] = source_fingerprint(name)

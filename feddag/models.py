@@ -1,17 +1,22 @@
-"""Networks: a model is always encoder -> head. Every built-in network fits any input shape it can serve at all."""
+"""Networks: a model is always encoder -> head."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from feddag.errors import FeddagError, nearest, short
+from feddag.encoders import (
+    ENCODERS,
+    Shape,
+    encoded,
+    features_of,
+)
+from feddag.errors import FeddagError, nearest, one_line, short
 from feddag.own_code import resolve, takes
-from feddag.rng import dropout_mask, stream_key
+from feddag.rng import stream_key
 
-Shape = tuple[int, ...]
 _BUILDING = threading.Lock()  # new layers draw from torch's global generator, which all threads share
 
 
@@ -64,147 +69,12 @@ class MixtureOfModels(nn.Module):
         return torch.stack(mixed).sum(0).clamp(min=1e-12).log()
 
 
-class Dropout(nn.Module):
-    """Dropout whose masks are a pure function of (key, layer, step), so that any trainer draws the same ones."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
-        self.key, self.layer, self.step = 0, 0, 0
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        mask = dropout_mask(self.key, self.layer, self.step, tuple(x.shape), self.p)
-        self.step += 1
-        return x * torch.from_numpy(mask).to(x)
-
-
-def seed_dropout(model: nn.Module, key: int) -> None:
-    """Start the masks of every Dropout in the model afresh."""
-    for layer, module in enumerate(module for module in model.modules() if isinstance(module, Dropout)):
-        module.key, module.layer, module.step = key, layer, 0
-
-
-def mlp(shape: Shape) -> nn.Module:
-    """Flatten and one hidden layer of 128: for small images and anything that is not an image."""
-    size = int(torch.Size(shape).numel())
-    return nn.Sequential(nn.Flatten(), nn.Linear(size, 128), nn.ReLU())
-
-
-def lenet5(shape: Shape) -> nn.Module:
-    """LeNet-5: two 5x5 convolutions, two hidden dense layers (FedDAG's network for Fashion-MNIST)."""
-    return _with_dense(
-        [
-            *(nn.Conv2d(shape[0], 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        ],
-        shape,
-        lambda features: [nn.Linear(features, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU()],
-    )
-
-
-def cnn(shape: Shape) -> nn.Module:
-    """Three 3x3 convolutions and two dense layers with dropout (FedDAG's network for CIFAR-10 and SVHN)."""
-    return _with_dense(
-        [
-            *(nn.Conv2d(shape[0], 64, 3), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(64, 128, 3), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(128, 256, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), Dropout(0.5)),
-        ],
-        shape,
-        lambda features: [nn.Linear(features, 128), nn.ReLU(), Dropout(0.5), nn.Linear(128, 256), nn.ReLU()],
-    )
-
-
-def fedac_cnn(shape: Shape) -> nn.Module:
-    """Two 5x5 convolutions and two hidden dense layers, 4.8 million weights on CIFAR-10.
-
-    FedAC tells the kinds of its layers and that there are over 4.7 million weights; the widths are ours.
-    """
-    return _with_dense(
-        [
-            *(nn.Conv2d(shape[0], 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        ],
-        shape,
-        lambda features: [nn.Linear(features, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU()],
-    )
-
-
-def fedgwc_cnn(shape: Shape) -> nn.Module:
-    """Two 5x5 convolutions and two dense layers (FedGWC's network for CIFAR-10 and CIFAR-100)."""
-    return _with_dense(
-        [
-            *(nn.Conv2d(shape[0], 64, 5), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(64, 64, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()),
-        ],
-        shape,
-        lambda features: [nn.Linear(features, 384), nn.ReLU(), nn.Linear(384, 192), nn.ReLU()],
-    )
-
-
-class _Residual(nn.Module):
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.body = nn.Sequential(*_normed_conv(channels, channels), *_normed_conv(channels, channels))
-
-    def forward(self, x: Tensor) -> Tensor:
-        branch: Tensor = self.body(x)
-        return x + branch
-
-
-def resnet9(shape: Shape) -> nn.Module:
-    """ResNet-9 with group normalisation, which keeps no statistics that federated averaging could spoil."""
-    return nn.Sequential(
-        *_normed_conv(shape[0], 64),
-        *(*_normed_conv(64, 128), nn.MaxPool2d(2), _Residual(128)),
-        *(*_normed_conv(128, 256), nn.MaxPool2d(2)),
-        *(*_normed_conv(256, 256), nn.MaxPool2d(2), _Residual(256)),
-        *(nn.AdaptiveMaxPool2d(1), nn.Flatten()),
-    )
-
-
-def _normed_conv(inputs: int, outputs: int) -> list[nn.Module]:
-    return [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.GroupNorm(32, outputs), nn.ReLU()]
-
-
-def _with_dense(convolutions: list[nn.Module], shape: Shape, dense: Callable[[int], list[nn.Module]]) -> nn.Module:
-    return nn.Sequential(*convolutions, *dense(_features(nn.Sequential(*convolutions), shape)))
-
-
-def _features(encoder: nn.Module, shape: Shape) -> int:
-    """How many features the encoder gives for one sample of this shape."""
-    encoder.eval()
-    with torch.no_grad():
-        features: Tensor = encoder(torch.zeros(1, *shape))
-    encoder.train()
-    return features.shape[1]
-
-
-ENCODERS: dict[str, Callable[[Shape], nn.Module]] = {
-    **{"mlp": mlp, "lenet5": lenet5, "cnn": cnn},
-    **{"fedac-cnn": fedac_cnn, "fedgwc-cnn": fedgwc_cnn, "resnet9": resnet9},
-}
-
-
-def default_model(shape: Shape) -> str:
-    """The network a dataset gets when none is named, by the shape of its samples (channels first).
-
-    >>> default_model((1, 28, 28)), default_model((3, 32, 32)), default_model((1, 8, 8)), default_model((128, 6))
-    ('lenet5', 'cnn', 'mlp', 'mlp')
-    """
-    if len(shape) != 3 or min(shape[1:]) < 24:
-        return "mlp"
-    return "lenet5" if shape[0] == 1 else "cnn"
-
-
 @dataclass(frozen=True)
 class ModelSpec:
     """Which network, for which samples (channels first) and how many classes; enough to build it anywhere.
 
     `name` is a built-in network or `module:function`, where the function takes (shape, num_classes) and returns an
-    (encoder, head) pair of modules.
+    (encoder, head) pair of modules, or one module that has these two parts or is a sequence with a linear end.
 
     >>> sum(w.numel() for w in ModelSpec("cnn", (3, 32, 32), 10).build().state_dict().values())
     537610
@@ -227,7 +97,7 @@ class ModelSpec:
         >>> ModelSpec("lenet5", (1, 28, 28), 10, encoders=2).features()
         84
         """
-        return _features(self.build().encoder, self.shape)
+        return features_of(self.build().encoder, self.shape)
 
     def initial_weights(self, seed: int, name: str) -> dict[str, Tensor]:
         """Random weights that belong to this seed and name."""
@@ -256,8 +126,8 @@ class ModelSpec:
             )
         try:
             encoder = ENCODERS[self.name](self.shape)
-            return Model(encoder, nn.Linear(_features(encoder, self.shape), self.num_classes))
-        except (RuntimeError, IndexError) as error:
+            return Model(encoder, nn.Linear(features_of(encoder, self.shape), self.num_classes))
+        except (RuntimeError, IndexError, ValueError) as error:
             size = "x".join(map(str, self.shape))
             raise FeddagError(
                 f"model = '{self.name}' cannot take samples of shape {size}; allowed is 'mlp' for any shape"
@@ -269,9 +139,35 @@ def _user_parts(name: str, shape: Shape, num_classes: int) -> tuple[nn.Module, n
     found = resolve("model", name)
     if not takes(found, shape, num_classes):
         raise FeddagError(f"model = '{short(name)}' cannot be used: it has to be a function of (shape, num_classes)")
-    parts = found(shape, num_classes)
+    parts = _in_two(found(shape, num_classes))
     if not isinstance(parts, tuple) or [isinstance(part, nn.Module) for part in parts] != [True, True]:
+        told = "a single module" if isinstance(parts, nn.Module) else f"a {type(parts).__name__}"
         raise FeddagError(
-            f"model = '{short(name)}' cannot be used: it has to return two modules, an encoder and a head"
+            f"model = '{short(name)}' cannot be used: it has to return two modules, an encoder and a head (or one "
+            f"nn.Sequential that ends in nn.Linear), and returned {told}"
         )
-    return parts[0], parts[1]
+    encoder, head = parts
+    try:
+        scores = tuple(head(encoded(encoder, shape)).shape)
+    except Exception as error:  # code of the user's own
+        size = "x".join(map(str, shape))
+        raise FeddagError(
+            f"model = '{short(name)}' cannot take samples of shape {size}: {short(one_line(str(error)), 200)}"
+        ) from error
+    if scores != (1, num_classes):
+        raise FeddagError(f"model = '{short(name)}' gives scores of shape {scores} for a sample, and not {num_classes}")
+    return encoder, head
+
+
+def _in_two(made: object) -> object:
+    """An encoder and a head, where what a user's function returned can be taken apart.
+
+    >>> encoder, head = _in_two(nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+    >>> len(encoder), head
+    (3, Linear(in_features=3, out_features=2, bias=True))
+    """
+    if isinstance(made, nn.Module) and dict(made.named_children()).keys() == {"encoder", "head"}:
+        return made.encoder, made.head
+    if isinstance(made, nn.Sequential) and len(made) > 1 and isinstance(made[-1], nn.Linear):
+        return made[:-1], made[-1]
+    return made

@@ -66,7 +66,7 @@ def test_a_run_says_what_it_did_and_where(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout and "…" not in done.stdout  # piped: no colours, nothing cut off
     assert {path.name for path in (tmp_path / "runs/digits-label-skew-feddag-s0").iterdir() if path.is_file()} == {
         *(".lock", "experiment.toml", "grouping.safetensors", "history.jsonl", "partition.npz"),
-        *("report.html", "result.json"),
+        *("report.html", "result.json", "serving.json"),
     }
 
 

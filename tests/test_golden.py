@@ -27,7 +27,7 @@ RUNS: dict[str, dict[str, Any]] = {
         **{"method": "feddag", "partition": "concept-shift", "dataset": "colours", "holdout": 0.25, "clients": 12},
         **{"diversity": 0.1, "regroup_after": 2},
     },
-    "feddag-star on series": {"method": "feddag-star", "dataset": "series", "partition": "dirichlet"},
+    "feddag-star on series": {"method": "feddag-star", "dataset": "series", "model": "mlp", "partition": "dirichlet"},
     "feddag-dagger on PyTorch": {"method": "feddag-dagger", "trainer": "torch", "schedule": "2:1", "workers": 2},
     "fedavg on small photographs": {"method": "fedavg", "dataset": "colours", "model": "cnn"},
     "fedavgm, pathological": {"method": "fedavgm", "partition": "pathological", "test": "own", "steps": 7},
@@ -68,7 +68,7 @@ def outcome(name: str, folder: Path) -> dict[str, Any]:
     run = feddag.run(feddag.Experiment(**given))
     models = hashlib.sha256()
     for client in range(run.result["clients"]):
-        for key, tensor in sorted(run.model(client).state_dict().items()):
+        for key, tensor in sorted(run.network(client).state_dict().items()):
             models.update(key.encode() + tensor.contiguous().numpy().tobytes())
     return {
         **{key: run.result.get(key) for key in (*ACCURACIES, *COUNTS)},

@@ -138,7 +138,10 @@ def test_the_size_of_a_network_is_that_of_its_weights(handed: Path, said: tuple[
     assert "\n" not in str(caught.value)
 
 
-FILES = ("experiment.toml", "result.json", "history.jsonl", "grouping.safetensors", "partition.npz", ".lock")
+FILES = (
+    *("experiment.toml", "result.json", "serving.json", "history.jsonl"),
+    *("grouping.safetensors", "partition.npz", ".lock"),
+)
 FOLDERS = ("checkpoints", "states", "held")
 
 
@@ -198,7 +201,7 @@ def test_a_folder_that_is_a_link_is_refused(unfinished: Path, name: str, monkeyp
 
 
 def test_a_new_run_does_not_follow_links_either(in_tmp: Path) -> None:
-    for name in ("experiment.toml", "partition.npz", "grouping.safetensors", "result.json"):
+    for name in ("experiment.toml", "partition.npz", "grouping.safetensors", "serving.json", "result.json"):
         (in_tmp / f"victim-{name}").write_text("mine")
         (in_tmp / "run").mkdir(exist_ok=True)
         (in_tmp / "run" / name).symlink_to(in_tmp / f"victim-{name}")

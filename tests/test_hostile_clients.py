@@ -61,7 +61,7 @@ def test_a_round_that_left_unusable_models_is_undone_and_repeated(lying: Any, tm
     assert run.result["bytes_up"] * 40 == honest.result["bytes_up"] * 47
     assert [record["bytes_up"] for record in run.history][-1] == run.result["bytes_up"]
     # Without the liar from the start of round 2 it is the same run.
-    model = run.model(0).state_dict()
+    model = run.network(0).state_dict()
     assert all(torch.isfinite(value).all() for value in model.values())
 
 

@@ -15,6 +15,7 @@ from feddag.cli import main
 from feddag.errors import FeddagError
 from feddag.files import write_atomically
 from feddag.report import read_run
+from feddag.runner import directory
 from feddag.runner.directory import RunDirectory
 from tests.test_cli import QUICK as FLAGS
 from tests.test_cli import start, wait_for_rounds
@@ -144,6 +145,21 @@ def test_the_program_says_that_its_directory_is_gone(tmp_path: Path) -> None:
     assert b"'r' was removed or replaced while the run was under way" in complaint
 
 
+def test_a_directory_that_goes_while_a_checkpoint_is_written_is_said_to_be_gone(tmp_path: Path, monkeypatch) -> None:
+    """At whatever moment: here between the checkpoint's file and its way to the disk."""
+    files = RunDirectory(tmp_path / "r")
+    with files.locked():
+        save = directory.save_tree
+
+        def take_away(*args: Any, **how: Any) -> None:
+            save(*args, **how)
+            files.path.rename(tmp_path / "gone")
+
+        monkeypatch.setattr(directory, "save_tree", take_away)
+        with pytest.raises(FeddagError, match="was removed or replaced while the run was under way"):
+            files.save_checkpoint(1, TREE, {})
+
+
 def test_a_file_reaches_the_disk_before_its_name_does(tmp_path: Path, monkeypatch) -> None:
     done = []
     monkeypatch.setattr("os.fsync", lambda number: done.append(Path(f"/proc/self/fd/{number}").readlink().name))
@@ -223,7 +239,7 @@ def test_a_run_killed_after_its_result_still_keeps_the_models_of_newcomers(tmp_p
             feddag.run(experiment, tmp_path / "killed")
     resumed = feddag.run(experiment, tmp_path / "killed", resume=True)
     newcomer = whole.result["held_out"][0]
-    expected, found = whole.model(newcomer).state_dict(), resumed.model(newcomer).state_dict()
+    expected, found = whole.network(newcomer).state_dict(), resumed.network(newcomer).state_dict()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 

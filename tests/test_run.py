@@ -173,10 +173,10 @@ def test_a_damaged_client_state_is_written_anew(tmp_path: Path) -> None:
     resumed = feddag.run(experiment, tmp_path / "r", resume=True)
     whole = feddag.run(experiment, tmp_path / "whole")
     for client in range(6):
-        one, other = resumed.model(client).state_dict(), whole.model(client).state_dict()
+        one, other = resumed.network(client).state_dict(), whole.network(client).state_dict()
         assert all(torch.equal(one[name], other[name]) for name in one)
     with pytest.raises(FeddagError, match="not one of the 6 clients"):
-        whole.model(6)
+        whole.network(6)
 
 
 def test_a_directory_with_something_in_it_is_not_overwritten(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_loading_a_run_gives_its_models_back(tmp_path: Path, method: str) -> Non
     for client in (0, 3):
         x = to_tensor(dataset.x_test[partition.test[client]], dataset.mean, dataset.std)
         y = torch.from_numpy(dataset.y_test[partition.test[client]])
-        hits = loaded.model(client)(x).argmax(1) == y
+        hits = loaded.network(client)(x).argmax(1) == y
         balanced = np.mean([hits[y == label].float().mean() for label in y.unique()])
         assert balanced == pytest.approx(run.result["accuracy_last"]["per_client"][client], abs=1e-6)
 

@@ -34,11 +34,12 @@ from feddag.client.step import to_tensor
 from feddag.client.train import Train
 from feddag.client.trainer import LocalSettings
 from feddag.data.clients import ClientData
+from feddag.encoders import Dropout
 from feddag.engines.local import LocalEngine
 from feddag.engines.worker import WorkerConfig
 from feddag.errors import FeddagError, nearest
 from feddag.federation import Job
-from feddag.models import Dropout, ModelSpec
+from feddag.models import ModelSpec
 from feddag.rng import rng
 from feddag.weights import Weights
 

@@ -26,7 +26,12 @@ ExperimentFile = Annotated[
 Settings = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="any field, see `feddag fields`; repeatable")
 ]
-DatasetOption = Annotated[str | None, typer.Option(help="a name, an .npz file or a folder of images")]
+DatasetOption = Annotated[
+    str | None, typer.Option(help="a name, an .npz, .csv or .parquet file, or a folder of images")
+]
+ColumnsOption = Annotated[
+    str | None, typer.Option(metavar="ROLES", help="columns of a .csv or .parquet: label=activity,client=subject")
+]
 PartitionOption = Annotated[str | None, typer.Option(help="how clients get their samples")]
 ClientsOption = Annotated[int | None, typer.Option(help="number of clients")]
 RoundsOption = Annotated[int | None, typer.Option(help="communication rounds")]

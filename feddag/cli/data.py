@@ -7,6 +7,7 @@ import typer
 
 from feddag.cli.common import (
     ClientsOption,
+    ColumnsOption,
     DatasetOption,
     ExperimentFile,
     PartitionOption,
@@ -52,6 +53,7 @@ def get(name: Annotated[str, typer.Argument(help="as `feddag data list` has it")
 def show(
     experiment: ExperimentFile = None,
     dataset: DatasetOption = None,
+    columns: ColumnsOption = None,
     partition: PartitionOption = None,
     clients: ClientsOption = None,
     seed: SeedOption = None,
@@ -59,11 +61,11 @@ def show(
 ) -> None:
     """Draw which client holds how much of which class."""
     from feddag.data.clients import count_classes
-    from feddag.data.datasets import load as load_dataset
     from feddag.report.terminal import show_clients
 
-    chosen = experiment_of(experiment, settings, dataset=dataset, partition=partition, clients=clients, seed=seed)
-    loaded = load_dataset(chosen.dataset)
+    flags = {"dataset": dataset, "columns": columns, "partition": partition, "clients": clients, "seed": seed}
+    chosen = experiment_of(experiment, settings, **flags)
+    loaded = chosen.load_dataset()
     division = chosen.divide(loaded)
     groups = ["-"] * len(division.train) if division.truth is None else [str(group) for group in division.truth]
     classes = loaded.classes or tuple(map(str, range(loaded.num_classes)))

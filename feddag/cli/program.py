@@ -17,12 +17,13 @@ from feddag.cli.help import Command, new_app
 from feddag.cli.reports import report, show, watch
 from feddag.cli.reproduce import reproduce
 from feddag.cli.runs import compare, fields, run
+from feddag.cli.serving import export, predict
 from feddag.cli.signals import complain
 from feddag.console import print_line
 from feddag.errors import FeddagError, harmless
 
 app = new_app("Clustered federated learning for clients whose data differ.")
-for command in (run, compare, reproduce, report, show, watch, fields, sign, group):
+for command in (run, compare, reproduce, report, show, watch, predict, export, fields, sign, group):
     app.command(cls=Command)(command)
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")

@@ -11,6 +11,7 @@ import typer
 
 from feddag.cli.common import (
     ClientsOption,
+    ColumnsOption,
     DatasetOption,
     ExperimentFile,
     NoReport,
@@ -45,6 +46,7 @@ BASELINES = ("local", "fedavg", "oracle")
 def run(
     experiment: ExperimentFile = None,
     dataset: DatasetOption = None,
+    columns: ColumnsOption = None,
     partition: PartitionOption = None,
     method: Annotated[str | None, typer.Option(help="the algorithm")] = None,
     clients: ClientsOption = None,
@@ -58,8 +60,8 @@ def run(
     log: Annotated[str, typer.Option(metavar="NAMES", help="also write tensorboard, mlflow or both")] = "",
 ) -> None:
     """Run one experiment and leave everything in a run directory."""
-    flags = {"dataset": dataset, "partition": partition, "method": method, "clients": clients}
-    flags |= {"rounds": rounds, "seed": seed}
+    flags: dict[str, Any] = {"dataset": dataset, "columns": columns, "partition": partition, "method": method}
+    flags |= {"clients": clients, "rounds": rounds, "seed": seed}
     if resume is not None:
         if experiment or settings or out or any(value is not None for value in flags.values()):
             raise FeddagError("--resume goes on with the run's own experiment and takes no other option")
@@ -126,6 +128,7 @@ def compare(
     methods: Annotated[str | None, typer.Option(help="comma-separated; default: feddag and the baselines")] = None,
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0",
     dataset: DatasetOption = None,
+    columns: ColumnsOption = None,
     partition: PartitionOption = None,
     clients: ClientsOption = None,
     rounds: RoundsOption = None,
@@ -148,7 +151,7 @@ def compare(
     results are taken from --runs and --results, and unfinished runs go on where they stopped, so a long comparison can
     be stopped, continued, and extended by a method or a seed.
     """
-    flags = {"dataset": dataset, "partition": partition, "clients": clients, "rounds": rounds}
+    flags = {"dataset": dataset, "columns": columns, "partition": partition, "clients": clients, "rounds": rounds}
     given = overrides(settings, **flags)
     if level:
         given = _stabilised(experiment, given)
@@ -178,13 +181,12 @@ def _compared_experiments(
     file: Path | None, given: dict[str, Any], methods: str | None, seeds: Sequence[int]
 ) -> "list[Experiment]":
     """One experiment for each method and seed; without named methods, the default one and the baselines."""
-    from feddag.data.datasets import load as load_dataset
     from feddag.experiment import DEFAULT_METHOD, read_experiments
 
     names = [name.strip() for name in methods.split(",")] if methods else [*BASELINES, DEFAULT_METHOD]
     experiments = read_experiments(file, given, list(dict.fromkeys(names)), list(dict.fromkeys(seeds)))
     first = experiments[0]
-    if not methods and first.divide(load_dataset(first.dataset)).truth is None:
+    if not methods and first.divide(first.load_dataset()).truth is None:
         print_line(console, f"without oracle: partition = '{first.partition}' has no true groups")
         experiments = [item for item in experiments if not item.method_class.needs_truth]
     return experiments

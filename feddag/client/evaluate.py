@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -124,6 +126,16 @@ def balanced_accuracies(counts: Tensor) -> list[float]:
     correct, samples = counts[:, :, 0], counts[:, :, 1]
     accuracies: list[float] = (correct / samples).nanmean(dim=1).tolist()  # 0 / 0 is nan: a class that is not held
     return accuracies
+
+
+def balanced_accuracy(predicted: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
+    """The mean over classes of the share of their samples that was predicted right.
+
+    >>> balanced_accuracy(np.array([0, 0, 1, 1]), np.array([0, 0, 0, 1]))
+    0.8333333333333333
+    """
+    right = predicted == labels
+    return float(np.mean([right[labels == label].mean() for label in np.unique(labels)]))
 
 
 def mean_loss(counts: Tensor) -> float:

@@ -17,8 +17,9 @@ from torch.nn import functional
 
 from feddag import native
 from feddag.client.flops import costs_of, layer_costs, training_flops
+from feddag.encoders import seed_dropout
 from feddag.errors import FeddagError
-from feddag.models import DualEncoder, Model, ModelSpec, seed_dropout
+from feddag.models import DualEncoder, Model, ModelSpec
 from feddag.weights import Weights, part_of
 
 EVALUATION_BATCH = 512

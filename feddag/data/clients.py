@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddag.data.datasets import Dataset
+from feddag.data.large import like, taken
 from feddag.data.partitions import Partition
 from feddag.data.shifts import Shift
 from feddag.errors import FeddagError
@@ -83,14 +84,20 @@ def lay_out(
         raise FeddagError(f"evaluate = '{evaluate}': no client has any sample to be scored on")
     from_train = evaluate == "validation" or partition.test_from == "train"
     source = (dataset.x_train, dataset.y_train) if from_train else (dataset.x_test, dataset.y_test)
-    blocks_x, blocks_y, block_lists = _test_blocks(*source, tested, partition.shifts, dataset.num_classes, seed)
+    blocks, block_lists = _test_blocks(source[1], tested, partition.shifts)
+    block_offsets = _offsets([len(chosen) for chosen, _ in blocks])
+    test_x, test_y = like(source[0], block_offsets[-1]), np.empty(block_offsets[-1], np.int64)
+    for number, (chosen, shift) in enumerate(blocks):
+        part = slice(*block_offsets[number : number + 2])
+        test_x[part] = shift.images(source[0][chosen], rng(seed, "shift test", number))
+        test_y[part] = shift.labels(source[1][chosen], dataset.num_classes)
     return ClientData(
         x=x,
         y=y,
         offsets=offsets,
-        test_x=np.concatenate(blocks_x),
-        test_y=np.concatenate(blocks_y),
-        block_offsets=_offsets([len(block) for block in blocks_y]),
+        test_x=test_x,
+        test_y=test_y,
+        block_offsets=block_offsets,
         block_list=np.array([number for blocks in block_lists for number in blocks], np.int64),
         block_list_offsets=_offsets([len(blocks) for blocks in block_lists]),
         mean=np.asarray(dataset.mean, np.float32),
@@ -101,7 +108,7 @@ def lay_out(
 
 def _training_samples(dataset: Dataset, partition: Partition, seed: int) -> tuple[Array, Array, Array]:
     """The samples and labels of all clients, one client after the other, and where each client's begin."""
-    x = dataset.x_train[np.concatenate(partition.train)]
+    x = taken(dataset.x_train, np.concatenate(partition.train))
     y = dataset.y_train[np.concatenate(partition.train)]
     offsets = _offsets([len(indices) for indices in partition.train])
     for client, shift in enumerate(partition.shifts):
@@ -113,12 +120,11 @@ def _training_samples(dataset: Dataset, partition: Partition, seed: int) -> tupl
 
 
 def _test_blocks(
-    x: Array, y: Array, tested: Sequence[Array], shifts: Sequence[Shift], num_classes: int, seed: int
-) -> tuple[list[Array], list[Array], list[list[int]]]:
-    """The samples and labels of each test block, and the blocks of each client."""
+    y: Array, tested: Sequence[Array], shifts: Sequence[Shift]
+) -> tuple[list[tuple[Array, Shift]], list[list[int]]]:
+    """The samples of each test block and their shift, and the blocks of each client."""
     numbers: dict[tuple[object, ...], int] = {}
-    blocks_x: list[Array] = []
-    blocks_y: list[Array] = []
+    blocks: list[tuple[Array, Shift]] = []
     block_lists: list[list[int]] = []
     split: dict[int, list[tuple[int, Array, bytes]]] = {}  # many clients share one index array: split it once
     for indices, shift in zip(tested, shifts, strict=True):
@@ -130,10 +136,9 @@ def _test_blocks(
             key = (shift, label, fingerprint)
             if key not in numbers:
                 numbers[key] = len(numbers)
-                blocks_x.append(shift.images(x[chosen], rng(seed, "shift test", numbers[key])))
-                blocks_y.append(shift.labels(y[chosen], num_classes))
+                blocks.append((chosen, shift))
             block_lists[-1].append(numbers[key])
-    return blocks_x, blocks_y, block_lists
+    return blocks, block_lists
 
 
 def of_one_client(

@@ -1,5 +1,6 @@
 """Where samples come from: named datasets, the user's own files, and how they are obtained."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddag.data import obtain
-from feddag.data.readers import Parts, Samples, read_image_folder, read_npz
-from feddag.errors import FeddagError
+from feddag.data.large import like, pieces, taken
+from feddag.data.readers import Parts, Samples, parse_columns, read_csv, read_image_folder, read_npz, read_parquet
+from feddag.errors import FeddagError, short
 from feddag.rng import rng
 
 # Published mean and standard deviation per channel, for pixels scaled to 0 .. 1.
@@ -62,30 +64,43 @@ class Dataset:
     domains: tuple[str, ...] = ()
 
 
-def load(name_or_path: str) -> Dataset:
-    """The dataset of that name, or the user's own: an .npz file or a folder of images (see `feddag.data.readers`).
+HELD: dict[str, Dataset] = {}
+"""What `feddag.dataset` made in this process, by a name that holds a digest of the content."""
+DIGEST = 16  # its hexadecimal figures
+TABLES = {".csv": read_csv, ".parquet": read_parquet}
 
-    A source without a train/test split gets a fixed one: a fifth of every owner's and domain's samples are for testing,
-    with the classes in proportion.
+
+def load(name_or_path: str, columns: str = "") -> Dataset:
+    """The dataset of that name, or the user's own: an .npz, .csv or .parquet file or a folder of images.
+
+    `columns` says which columns of a table are what (`label=activity,client=subject`). A source without a train/test
+    split gets a fixed one: a fifth of every owner's and domain's samples are for testing, with the classes in
+    proportion.
 
     >>> dataset = load("digits")
     >>> dataset.x_train.shape, dataset.x_test.shape, dataset.num_classes
     ((1438, 8, 8, 1), (359, 8, 8, 1), 10)
     """
     name = name_or_path
+    if name in HELD:
+        return HELD[name]
+    if re.fullmatch(rf"[^/@]+@[0-9a-f]{{{DIGEST}}}", name):
+        raise FeddagError(f"dataset '{short(name)}' was given from Python: give it again, by feddag.dataset(...)")
     if name in obtain.KNOWN:
         found = obtain.find(name)
         if found is None:
             raise FeddagError(f"dataset '{name}' is not on this machine: {obtain.how(name)}")
         parts = _digits() if name == "digits" else obtain.read(name, found)
-        return _assembled(name, str(found), parts, CLASSES.get(name, ()), STATISTICS.get(name))
+        return assembled(name, str(found), parts, CLASSES.get(name, ()), STATISTICS.get(name))
     path = Path(name).expanduser()
     if path.is_dir() and name:  # Path("") would be the current folder
-        return _assembled(path.resolve().name, str(path), read_image_folder(path))
+        return assembled(path.resolve().name, str(path), read_image_folder(path))
     if path.suffix == ".npz":
-        return _assembled(path.stem, str(path), read_npz(path))
+        return assembled(path.stem, str(path), read_npz(path))
+    if path.suffix in TABLES:
+        return assembled(path.stem, str(path), TABLES[path.suffix](path, parse_columns(columns)))
     if name and (path.exists() or len(path.parts) > 1):
-        raise FeddagError(f"{path} is neither an .npz file nor a folder of images")
+        raise FeddagError(f"{path} is neither an .npz, .csv or .parquet file nor a folder of images")
     raise obtain.unknown(name)
 
 
@@ -96,7 +111,7 @@ def _digits() -> Parts:
     return Samples(held.images.astype(np.uint8), held.target), None
 
 
-def _assembled(
+def assembled(
     name: str,
     source: str,
     parts: Parts,
@@ -155,6 +170,11 @@ def _check(part: Samples, source: str) -> None:
             continue
         if values.shape != part.x.shape[:1]:
             raise FeddagError(f"{source} has {len(part.x)} samples but {name} of shape {values.shape}")
+        if name == "labels" and values.dtype.kind == "f":
+            raise FeddagError(
+                f"{source} has labels of type {values.dtype}: only classification is supported, so that labels must "
+                "be whole numbers or names"
+            )
         if values.dtype.kind not in "biuU":
             raise FeddagError(f"{source} has {name} of type {values.dtype}; integers and strings are allowed")
         if values.dtype.kind == "U" and not _is_text(values):
@@ -181,10 +201,14 @@ def _uniform(x: NDArray[Any], source: str) -> NDArray[np.uint8 | np.float32]:
         if x.shape[3] > 4:
             raise FeddagError(f"{source} has images of shape {x.shape[1:]}; the channels, at most 4, must come last")
         return x
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused below
-        numbers = x.astype(np.float32)
-    if not np.isfinite(numbers).all():
-        raise FeddagError(f"{source} has a sample with a value that is not a finite 32-bit number")
+    numbers = x if x.dtype == np.float32 else like(x, len(x), np.float32)
+    for part in pieces(x):
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite and is refused
+            values = x[part].astype(np.float32)
+        if not np.isfinite(values).all():
+            raise FeddagError(f"{source} has a sample with a value that is not a finite 32-bit number")
+        if numbers is not x:
+            numbers[part] = values
     return numbers
 
 
@@ -245,7 +269,7 @@ def _every_fifth(y: NDArray[Any], group: NDArray[np.int64]) -> NDArray[np.bool_]
 
 def _chosen(samples: Samples, mask: NDArray[np.bool_]) -> Samples:
     owner, domain = (None if held is None else held[mask] for held in (samples.owner, samples.domain))
-    return Samples(samples.x[mask], samples.y[mask], owner, domain)
+    return Samples(taken(samples.x, mask), samples.y[mask], owner, domain)
 
 
 def _scaled(statistics: tuple[tuple[float, ...], tuple[float, ...]]) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -7,13 +7,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from feddag._version import __version__
-from feddag.data.datasets import Dataset
-from feddag.data.datasets import load as load_dataset
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.files import write_atomically
 from feddag.models import ModelSpec
 from feddag.own_code import source_files
+from feddag.runner.serving import SampleFormat
 
 PACKAGE = "federation"
 EXPERIMENT = "experiment.toml"
@@ -21,20 +20,8 @@ TASK = "task.toml"
 
 
 @dataclass(frozen=True)
-class Task:
+class Task(SampleFormat):
     """What all nodes must agree on beside the experiment: what a sample looks like and which classes there are."""
-
-    sample_shape: tuple[int, ...]
-    """As stored in files: for images, height x width x channels."""
-    classes: tuple[str, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-
-    @classmethod
-    def of(cls, dataset: Dataset) -> "Task":
-        """The task that a dataset poses."""
-        classes = dataset.classes or tuple(map(str, range(dataset.num_classes)))
-        return cls(dataset.x_train.shape[1:], classes, dataset.mean, dataset.std)
 
     @classmethod
     def read(cls, folder: Path) -> "Task":
@@ -135,7 +122,7 @@ def write_app(folder: Path, experiment: Experiment, out: str = "") -> Task:
     """Write a Flower app for an experiment. Its dataset only shows what samples look like; that of one site will do."""
     if folder.exists() and any(folder.iterdir()):
         raise FeddagError(f"directory '{folder}' is not empty; give a new one")
-    task = Task.of(load_dataset(experiment.dataset))
+    task = Task.of(experiment.load_dataset())
     task.model(experiment).build()  # what cannot work is refused here and not on the nodes
     own_names = [name.partition(":")[0] for name in (experiment.method, experiment.model or "") if ":" in name]
     own_files = {target: path for module in own_names for target, path in _own_files(module).items()}

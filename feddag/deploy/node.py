@@ -186,7 +186,7 @@ def do(job: ReceivedJob, node: Node, experiment: Experiment, task: Task) -> Repl
     model = task.model(experiment)
     network = native_network(model, experiment.trainer)
     config = WorkerConfig(model, experiment.local, experiment.seed, network, node.policy.least_per_class)
-    data = read_site(node, task)
+    data = read_site(node, task, experiment.columns)
 
     def fetch(ref: Ref) -> Weights:
         return job.weights[ref.digest]
@@ -222,14 +222,14 @@ def _limited(seconds: int) -> Iterator[None]:
         timer.cancel()
 
 
-def read_site(node: Node, task: Task) -> ClientData:
+def read_site(node: Node, task: Task, columns: str = "") -> ClientData:
     """This node's samples, with labels numbered as in the whole federation."""
     if ":" in node.data and not Path(node.data).exists():
         x_train, y_train, x_test, y_test = _call(node.data)
         labels = np.asarray(y_train, np.int64), np.asarray(y_test, np.int64)
         samples: tuple[Array, Array] = np.asarray(x_train), np.asarray(x_test)
     else:
-        dataset = load_dataset(node.data)
+        dataset = load_dataset(node.data, columns)
         unknown = set(dataset.classes) - set(task.classes)
         if unknown:
             raise FeddagError(f"the node's data have {len(unknown)} classes that are not among the app's classes")

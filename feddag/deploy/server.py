@@ -80,7 +80,7 @@ def _context(experiment: Experiment, task: Task, policy: ExchangePolicy, files: 
         return replace(context_of(dataset, partition, config), trainer=trainer, minimum=policy.minimum)
     if experiment.method_class.needs_truth:
         raise FeddagError(f"method = '{experiment.method}' needs true groups, and a real federation has none")
-    return RunContext(task.model(experiment), trainer, clients, minimum=policy.minimum)
+    return RunContext(task.model(experiment), trainer, clients, samples=task, minimum=policy.minimum)
 
 
 def _policy(run_config: Mapping[str, Any]) -> ExchangePolicy:

@@ -44,7 +44,7 @@ def read_result(path: Path) -> ResultRecord | None:
         content = read_plain(path, LARGEST_RESULT)
     except FileNotFoundError:
         return None
-    result: ResultRecord = check(ResultRecord, _from_json(content, path, "it is not JSON"), path)
+    result: ResultRecord = check(ResultRecord, from_json(content, path, "it is not JSON"), path)
     clients, taking_part = result["clients"], len(result["participants"])
     blocks = [result["accuracy"], result["accuracy_last"], result["accuracy_finetuned"], result["accuracy_best"]]
     if any(block is not None and len(block["per_client"]) != taking_part for block in blocks):
@@ -67,7 +67,7 @@ def read_result(path: Path) -> ResultRecord | None:
 def parse_history(content: bytes, path: Path) -> list[RoundRecord]:
     """The rounds of a history.jsonl; a line without an end is still being written."""
     lines = content.split(b"\n")[:-1]
-    found = [_from_json(line, path, "a line of it is not JSON") for line in lines]
+    found = [from_json(line, path, "a line of it is not JSON") for line in lines]
     records: list[RoundRecord] = check(list[RoundRecord], found, path)
     for number, record in enumerate(records, 1):
         here, groups = len(record["clients"]), record["clusters"]
@@ -121,7 +121,8 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _from_json(content: bytes, path: Path, otherwise: str) -> Any:
+def from_json(content: bytes, path: Path, otherwise: str) -> Any:
+    """What JSON says; where it is none, the file is damaged, and `otherwise` says how."""
     try:
         return json.loads(content.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError):  # too deep, or a number of thousands of digits

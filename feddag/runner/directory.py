@@ -2,8 +2,8 @@
 
 A run directory holds experiment.toml (written first), partition.npz, grouping.safetensors (what led to the groups),
 history.jsonl (a line a round), checkpoints/, states/ (what clients remember, by client and round), held/ (models of
-single clients that a method keeps on the server, likewise) and, at the end, result.json. All of them are plain files
-and folders: a link or a pipe in the place of one is refused.
+single clients that a method keeps on the server, likewise) and, at the end, serving.json (what a model needs to take
+samples as they are) and result.json. All are plain files and folders: a link or a pipe in the place of one is refused.
 """
 
 import contextlib
@@ -78,6 +78,7 @@ class RunDirectory:
         self.partition = path / "partition.npz"
         self.history = path / "history.jsonl"
         self.grouping = path / "grouping.safetensors"
+        self.serving = path / "serving.json"
         self.result = path / "result.json"
         self._history = History(self.history)
         self._lock: int | None = None
@@ -180,12 +181,25 @@ class RunDirectory:
         held: Mapping[ClientId, Weights] | None = None,
     ) -> None:
         """Save all that a resumed run needs. What belongs to one client is a file, written when it changes."""
+        try:
+            self._save_checkpoint(round, tree, states, held or {})
+        except FileNotFoundError:  # it was taken away in the middle
+            self.check_still_there()
+            raise
+
+    def _save_checkpoint(
+        self,
+        round: int,
+        tree: dict[str, Any],
+        states: Mapping[ClientId, tuple[int, Weights]],
+        held: Mapping[ClientId, Weights],
+    ) -> None:
         self.check_still_there()
         for client, (changed, state) in states.items():
             path = self._client_path("states", client, changed)
             if not path.exists():
                 save_tree(path, state, durable=False)
-        self._held = {client: self._hold(client, round, weights) for client, weights in (held or {}).items()}
+        self._held = {client: self._hold(client, round, weights) for client, weights in held.items()}
         tree = tree | {
             "format": FORMAT,
             "round": round,

@@ -32,6 +32,7 @@ from feddag.runner.results import (
     tail,
     volatility,
 )
+from feddag.runner.serving import SampleFormat
 from feddag.runner.trees import save_tree
 from feddag.weights import ClientId
 
@@ -62,8 +63,8 @@ class RunContext:
     partition_checksum: str | None = None
     class_counts: NDArray[np.int64] | None = None
     """How many samples of each class each client holds, where that is known: clients x classes."""
-    classes: tuple[str, ...] | None = None
-    """What the classes are called, where that is known."""
+    samples: SampleFormat | None = None
+    """What samples look like, how they are normalised, and what the classes are called, where that is known."""
     minimum: int = 0
     """Fewest usable answers of an exchange; with fewer the run stops and can be resumed."""
 
@@ -159,8 +160,7 @@ class Loop:
         self.began = time.perf_counter()
         self.method.setup(self.federation)
         self.federation.barred = barred | dict.fromkeys(culprits, "left out: its weights made the models unusable")
-        named = ", ".join(map(str, culprits))
-        text = f"round {number} was undone: the weights of client {named} made the models unusable"
+        text = f"round {number} was undone: weights of client {', '.join(map(str, culprits))} made the models unusable"
         self.federation.tell("fault", text, culprits)
 
     def _make_method(self) -> None:
@@ -177,7 +177,7 @@ class Loop:
 
     def _explain(self) -> None:
         """Write down what a report needs beside the history: what led to the groups, and who holds which classes."""
-        known = {"class_counts": self.context.class_counts, "classes": self.context.classes}
+        known = {"class_counts": self.context.class_counts, "classes": getattr(self.context.samples, "classes", None)}
         save_tree(self.files.grouping, {**self.method.diagnostics(), **known}, durable=False)
         self.explained = _copied(self.method.clusters())
 

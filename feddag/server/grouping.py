@@ -81,6 +81,10 @@ class Grouping:
 
         No other client is moved. A view counts for the newcomer as much as it tells the groups apart for it.
         """
+        return self.placed(newcomer)[0]
+
+    def placed(self, newcomer: Signature) -> tuple[int | None, float]:
+        """The same, and how sure that is: 1 - the distance to the group / that to the next, from 0 to 1."""
         members = compared_members(self.labels_)
         row = self._row(newcomer, members)
         sizes = np.unique(self.labels_, return_counts=True)[1].astype(float)

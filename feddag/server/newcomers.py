@@ -36,16 +36,23 @@ def compared_members(cluster_labels: Labels) -> Labels:
     return np.concatenate([np.flatnonzero(cluster_labels == cluster)[:MEMBERS_COMPARED] for cluster in clusters])
 
 
-def nearest_cluster(distances: Floats, cluster_labels: Labels, reach: NDArray[np.float64]) -> int | None:
-    """The cluster whose mean distance is farthest below its reach; None where no cluster is within reach.
+def nearest_cluster(distances: Floats, cluster_labels: Labels, reach: NDArray[np.float64]) -> tuple[int | None, float]:
+    """The cluster whose mean distance is farthest below its reach, and how sure that is; None where none is in reach.
 
-    >>> nearest_cluster(np.array([0.1, 0.3, 0.9]), np.array([0, 0, 1]), np.array([0.25, 0.25]))
-    0
+    Sure is 1 - its mean distance / that of the nearest other cluster: 0 where both are as near, 1 where only one is.
+    Where there is no other cluster, its reach takes that one's place.
+
+    >>> nearest_cluster(np.array([0.1, 0.3, 0.8]), np.array([0, 0, 1]), np.array([0.25, 0.25]))
+    (0, 0.75)
     """
     clusters = np.unique(cluster_labels)
     means = np.array([distances[cluster_labels == cluster].mean() for cluster in clusters])
     best = int((means - reach).argmin())
-    return int(clusters[best]) if means[best] <= reach[best] else None
+    if means[best] > reach[best]:
+        return None, 0.0
+    near, next_one = max(float(means[best]), 0.0), float(np.delete(means, best).min(initial=np.inf))
+    next_one = float(reach[best]) if len(means) == 1 else next_one
+    return int(clusters[best]), round(max(0.0, 1 - near / next_one), 6) if next_one > 0 else 0.0
 
 
 def row_by_clarity(

@@ -11,7 +11,8 @@ from torch import nn
 from feddag.client.step import to_tensor
 from feddag.client.train import Train, draw_batches
 from feddag.client.trainer import LocalSettings, Pull, TorchTrainer
-from feddag.models import Dropout, Model, ModelSpec, seed_dropout
+from feddag.encoders import Dropout, seed_dropout
+from feddag.models import Model, ModelSpec
 from feddag.rng import dropout_mask
 
 

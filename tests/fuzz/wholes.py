@@ -137,6 +137,15 @@ def matrix(random: Random, folder: Path) -> Whole:
     return path, [path]
 
 
+def table(random: Random, folder: Path) -> Whole:
+    path = folder / "table.csv"
+    people = random.integers(0, 2, 40)  # each has enough samples to set some aside
+    drawn = zip(random.normal(size=(40, 2)), ["ann", "bob"] * 20, people, strict=True)
+    rows = [f"{a:.3f},{b:.2e},{'sit' if kind else 'walk'},{who}" for (a, b), who, kind in drawn]
+    path.write_text("\n".join(["height,weight,label,client", *rows, ""]))
+    return path, [path]
+
+
 WHOLES: dict[str, Callable[[Random, Path], Whole]] = {
     "npz": npz,
     "idx": lambda random, folder: _idx_files(random, folder, ""),
@@ -151,12 +160,13 @@ WHOLES: dict[str, Callable[[Random, Path], Whole]] = {
     "tar": archive,
     "signature": sig,
     "matrix": matrix,
+    "table": table,
 }
 
 
 def _as_dataset(read: readers.Reader) -> Callable[[Path], object]:
     """All the way to a dataset: what a reader lets through is checked again there."""
-    return lambda path: datasets._assembled("fuzz", str(path), read(path))
+    return lambda path: datasets.assembled("fuzz", str(path), read(path))
 
 
 def _grouped_signatures(folder: Path) -> object:
@@ -187,6 +197,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "png": lambda path: datasets.load(str(path)),
     "leaf": _as_dataset(readers.read_leaf),
     "csv": _as_dataset(readers.read_user_csv),
+    "table": lambda path: datasets.load(str(path)),
     "tar": lambda path: _unpack(path, path.parent),
     "signature": _grouped_signatures,
     "matrix": _grouped_matrix,

@@ -202,7 +202,7 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(name: str, tmp_path: Path) ->
     resumed = feddag.run(experiment, tmp_path / "r", resume=True)
     same(whole, resumed)
     for client in range(6):
-        ours, theirs = whole.model(client).state_dict(), resumed.model(client).state_dict()
+        ours, theirs = whole.network(client).state_dict(), resumed.network(client).state_dict()
         assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
 
 
@@ -218,5 +218,5 @@ def test_the_same_bytes_on_flowers_engine(name: str, tmp_path: Path, monkeypatch
 
 def test_ditto_serves_personal_models() -> None:
     run = feddag.run(feddag.Experiment(method="ditto", **QUICK))
-    first, second = run.model(0).state_dict(), run.model(1).state_dict()
+    first, second = run.network(0).state_dict(), run.network(1).state_dict()
     assert any(not torch.equal(value, second[name]) for name, value in first.items())

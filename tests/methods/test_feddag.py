@@ -715,7 +715,7 @@ def test_newcomers_are_placed_with_their_like() -> None:
     assert run.result["unseen_placed_right"] == 1
     late = run.result["held_out"][0]
     mate = next(client for client in run.result["participants"] if groups[client] == groups[late])
-    ours, theirs = run.model(late).state_dict(), run.model(mate).state_dict()
+    ours, theirs = run.network(late).state_dict(), run.network(mate).state_dict()
     assert all(torch.equal(value, theirs[name]) for name, value in ours.items())  # not the start: it joined a group
 
 

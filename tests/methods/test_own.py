@@ -106,7 +106,7 @@ def test_models_that_the_server_holds_for_clients_are_files_of_their_own(in_tmp:
     ]
     saved = RunDirectory(in_tmp / "r").load_checkpoint()
     assert saved is not None and "held" not in saved.tree["method"] and len(saved.held) == 4
-    assert torch.equal(run.model(2).state_dict()["head.bias"], saved.held[2]["head.bias"])
+    assert torch.equal(run.network(2).state_dict()["head.bias"], saved.held[2]["head.bias"])
     with pytest.raises(Stop):
         feddag.run(experiment, in_tmp / "again", observer=stop_after(1))
     resumed = feddag.run(experiment, in_tmp / "again", resume=True)
@@ -147,7 +147,7 @@ def test_a_client_may_use_a_mixture_of_models(in_tmp: Path, monkeypatch) -> None
     fields = QUICK | {"finetune": True}
     experiment = feddag.Experiment(method="mixing:Two", **fields)
     run = feddag.run(experiment, in_tmp / "r")
-    mixed = run.model(1)
+    mixed = run.network(1)
     assert isinstance(mixed, MixtureOfModels) and mixed.shares == (0.25, 0.75)
     x = torch.randn(5, 1, 8, 8)
     one, other = (torch.softmax(member(x), 1) for member in mixed.models)
@@ -167,7 +167,7 @@ def test_a_client_may_choose_its_model_by_its_training_samples(in_tmp: Path) -> 
     assert choosing.accuracy.mean >= fixed.accuracy.mean
     assert choosing.result["accuracy_finetuned"] is not None
     assert choosing.result["samples_scored"] == 0  # measuring is not the method's work
-    models = [choosing.model(client).state_dict()["head.bias"] for client in range(4)]
+    models = [choosing.network(client).state_dict()["head.bias"] for client in range(4)]
     assert len({tuple(model.tolist()) for model in models}) == 2
 
 

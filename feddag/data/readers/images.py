@@ -57,30 +57,38 @@ def read_images(paths: Sequence[Path], size: tuple[int, int]) -> NDArray[np.uint
 
 def _images(folder: Path, layout: str) -> list[Path]:
     """The visible files at the depth that the layout says, in order."""
-    found = folder.glob("/".join("*" for _ in layout.split("/")))
-    paths = [path for path in found if path.is_file() and not path.name.startswith(".")]
-    if not paths:
+    if not (paths := _files(folder, layout)):
         raise FeddagError(f"{folder} holds no images: expected {layout} inside")
     return sorted(paths)
 
 
+def _files(folder: Path, layout: str = "CLASS/IMAGE") -> list[Path]:
+    found = folder.glob("/".join("*" for _ in layout.split("/")))
+    return [path for path in found if path.is_file() and not path.name.startswith(".")]
+
+
 def read_image_folder(folder: Path) -> Parts:
-    """Images as CLASS/file, or as train/CLASS/file and test/CLASS/file.
+    """Images as CLASS/file or CLIENT/CLASS/file, in the folder itself or in its `train` and `test`.
 
     Images that all have one size keep it; if their sizes differ, all are resized to 32 x 32.
     """
     has_split = (folder / "train").is_dir() and (folder / "test").is_dir()
-    train = _images(folder / "train" if has_split else folder, "CLASS/IMAGE")
-    test = _images(folder / "test", "CLASS/IMAGE") if has_split else []
+    places = [folder / "train", folder / "test"] if has_split else [folder]
+    by_client = not any(map(_files, places)) and any(_files(place, "CLIENT/CLASS/IMAGE") for place in places)
+    layout = "CLIENT/CLASS/IMAGE" if by_client else "CLASS/IMAGE"
+    paths = [_images(place, layout) for place in places]
+    together = [path for part in paths for path in part]
     sizes = set()
-    for path in train + test:
+    for path in together:
         with _opened(path) as image:
             sizes.add(image.size)
-    x = read_images(train + test, sizes.pop() if len(sizes) == 1 else MIXED_SIZE)
-    y = np.array([path.parent.name for path in train + test])
-    if not has_split:
-        return Samples(x, y), None
-    return Samples(x[: len(train)], y[: len(train)]), Samples(x[len(train) :], y[len(train) :])
+    x = read_images(together, sizes.pop() if len(sizes) == 1 else MIXED_SIZE)
+    y = np.array([path.parent.name for path in together])
+    owner = np.array([path.parent.parent.name for path in together]) if by_client else None
+    ends = np.cumsum([0, *map(len, paths)])
+    parts = [slice(*ends[number : number + 2]) for number in range(len(paths))]
+    found = [Samples(x[part], y[part], None if owner is None else owner[part]) for part in parts]
+    return found[0], found[1] if has_split else None
 
 
 def read_domain_folder(folder: Path) -> Parts:

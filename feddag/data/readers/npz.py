@@ -4,14 +4,16 @@ import math
 import os
 import struct
 import zipfile
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from feddag.data.readers.limits import Budget, open_regular, size_of
+from feddag.data.large import check_room
+from feddag.data.readers.limits import Budget, most_bytes, open_regular, size_of
 from feddag.data.readers.samples import Parts, Samples, reading
 from feddag.errors import FeddagError, nearest
 
@@ -26,18 +28,8 @@ def read_npz(path: Path) -> Parts:
 
     If the file holds `classes` or `domains`, `y` or `domain` are indices into them.
     """
-    with reading(path, "a complete .npz archive of plain arrays"), open_regular(path) as file:
-        _check_end(file)
-        with zipfile.ZipFile(file) as archive:
-            entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-            if len(entries) != len(archive.infolist()):
-                raise ValueError("it holds two arrays of one name")
-            endings = _endings(path, entries)
-            for entry in entries.values():
-                if entry.compress_type not in PACKINGS or not entry.filename.endswith(".npy"):
-                    raise ValueError("it is not packed as NumPy does")
-            Budget().take(path, sum(entry.file_size for entry in entries.values()), size_of(file))
-            held = {name: _unpacked(archive, entry) for name, entry in entries.items()}
+    held = _arrays(path, _endings)
+    endings = _endings(path, held)
 
     def part(ending: str) -> Samples:
         found = {field: held[f"{name}{ending}"] for name, field in NPZ_FIELDS.items() if f"{name}{ending}" in held}
@@ -47,6 +39,68 @@ def read_npz(path: Path) -> Parts:
         return Samples(**found)
 
     return part(endings[0]), part(endings[1]) if len(endings) == 2 else None
+
+
+def read_inputs(path: Path) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """`x`, and `y` where the file has it: for a model that is to say what the samples are."""
+    held = _arrays(path, _check_inputs)
+    y = held.get("y")
+    return held["x"], y if y is None or "classes" not in held else _named(path, y, "classes", held["classes"])
+
+
+def _check_inputs(path: Path, names: Collection[str]) -> None:
+    allowed = [*NPZ_FIELDS, "classes", "domains"]
+    if "x" not in names or not set(names) <= set(allowed):
+        raise FeddagError(f"{path} must hold an array 'x' of samples; it may hold {', '.join(allowed[1:])} as well")
+
+
+def _arrays(path: Path, check: Callable[[Path, Collection[str]], object]) -> dict[str, NDArray[Any]]:
+    """All arrays of an archive, whose names are checked before anything is unpacked."""
+    with reading(path, "a complete .npz archive of plain arrays"), open_regular(path) as file:
+        _check_end(file)
+        with zipfile.ZipFile(file) as archive:
+            entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+            if len(entries) != len(archive.infolist()):
+                raise ValueError("it holds two arrays of one name")
+            check(path, entries)
+            for entry in entries.values():
+                if entry.compress_type not in PACKINGS or not entry.filename.endswith(".npy"):
+                    raise ValueError("it is not packed as NumPy does")
+            mapped = _too_large(entries, size_of(file))
+            check_room(sum(entry.file_size for entry in mapped.values()))
+            others = {name: entry for name, entry in entries.items() if name not in mapped}
+            Budget().take(path, sum(entry.file_size for entry in others.values()), size_of(file))
+            held = {name: _unpacked(archive, entry) for name, entry in others.items()}
+            return held | {name: _mapped(archive, file, entry) for name, entry in mapped.items()}
+
+
+def _too_large(entries: Mapping[str, zipfile.ZipInfo], packed: int) -> dict[str, zipfile.ZipInfo]:
+    """Samples that are mapped from the file, because all together would take more memory than is allowed."""
+    if sum(entry.file_size for entry in entries.values()) <= most_bytes(packed):
+        return {}
+    return {
+        name: entry
+        for name, entry in entries.items()
+        if name in ("x", "x_train", "x_test") and entry.compress_type == zipfile.ZIP_STORED
+    }
+
+
+def _mapped(archive: zipfile.ZipFile, file: BinaryIO, entry: zipfile.ZipInfo) -> NDArray[Any]:
+    """An array that was stored as it is, mapped and not read."""
+    with archive.open(entry) as stream:  # checks that the file has such an entry at this place
+        shape, by_columns, dtype = _header(stream)
+        header = stream.tell()
+    if (
+        by_columns
+        or entry.compress_size != entry.file_size
+        or math.prod(shape) * dtype.itemsize + header != entry.file_size
+    ):
+        raise ValueError(f"{entry.filename} cannot be mapped from its archive")
+    file.seek(entry.header_offset + 26)  # where the lengths of the entry's name and of what follows it stand
+    start = file.tell() + 4 + sum(struct.unpack("<HH", file.read(4))) + header
+    if start + math.prod(shape) * dtype.itemsize > size_of(file):
+        raise ValueError("it is not a complete zip archive")
+    return np.memmap(file, dtype, "r", start, shape)
 
 
 def _check_end(file: BinaryIO) -> None:
@@ -101,13 +155,19 @@ def read_array(path: Path, stream: IO[bytes], budget: Budget, packed: int) -> ND
 
 def array_size(stream: IO[bytes]) -> int:
     """How many bytes the array of an .npy stream announces; the stream then stands at the first of them."""
+    shape, _, dtype = _header(stream)
+    return math.prod(shape) * dtype.itemsize
+
+
+def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns come first, and type of the array of an .npy stream."""
     version = npy.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError("it holds an array that is not of plain numbers or text")
-    shape, _, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(stream)
+    shape, by_columns, dtype = (npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0)(stream)
     if dtype.kind not in "biufU" or any(side < 0 for side in shape):
         raise ValueError(f"it holds an array of {dtype}, and only plain numbers and text are read")
-    return math.prod(shape) * dtype.itemsize
+    return shape, by_columns, dtype
 
 
 def _named(path: Path, index: NDArray[Any], names_key: str, names: NDArray[Any]) -> NDArray[Any]:

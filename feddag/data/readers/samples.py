@@ -1,6 +1,6 @@
 """What every reader returns, and the one sentence with which it refuses a file."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,17 @@ def whole_numbers(labels: object) -> NDArray[np.int64]:
     if not isinstance(labels, list) or not all(type(label) is int for label in labels):
         raise ValueError("its labels are not a list of whole numbers")
     return np.array(labels, np.int64)
+
+
+def plain_words(words: Sequence[str]) -> NDArray[Any]:
+    """Words as integers if every one is written like an integer, so that 10 comes after 9.
+
+    >>> plain_words(["10", "9"]).tolist(), plain_words(["10", "09"]).tolist()
+    ([10, 9], ['10', '09'])
+    """
+    if all(word.isascii() and word.isdecimal() and len(word) < 19 and str(int(word)) == word for word in words):
+        return np.array([int(word) for word in words], np.int64)
+    return np.array(words)
 
 
 @contextmanager

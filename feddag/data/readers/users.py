@@ -7,14 +7,13 @@ import string
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feddag.data.readers.images import read_images
 from feddag.data.readers.limits import CSV_GROWS, JSON_GROWS, Budget, text_of
-from feddag.data.readers.samples import Parts, Samples, reading, whole_numbers
+from feddag.data.readers.samples import Parts, Samples, plain_words, reading, whole_numbers
 from feddag.errors import FeddagError
 
 USER_IMAGE_SIZE = (64, 64)
@@ -92,8 +91,8 @@ def _user_csv_part(path: Path, columns: Sequence[str]) -> Samples:
             if not all(cells[column]):
                 raise ValueError(f"column {column} is missing or has an empty cell")
         images = [_user_image(path.parent / "images", image_id) for image_id in cells["image_id"]]
-    owner = _plain(cells["user_id"]) if "user_id" in cells else None
-    return Samples(read_images(images, USER_IMAGE_SIZE), _plain(cells["class"]), owner=owner)
+    owner = plain_words(cells["user_id"]) if "user_id" in cells else None
+    return Samples(read_images(images, USER_IMAGE_SIZE), plain_words(cells["class"]), owner=owner)
 
 
 def _user_image(folder: Path, image_id: str) -> Path:
@@ -104,17 +103,6 @@ def _user_image(folder: Path, image_id: str) -> Path:
     raise FeddagError(
         f"{folder} holds no .jpg or .png of image_id {image_id[:100]!r}, which a CSV file beside it names"
     )
-
-
-def _plain(words: Sequence[str]) -> NDArray[Any]:
-    """Words as integers if every one is written like an integer, so that 10 comes after 9.
-
-    >>> _plain(["10", "9"]).tolist(), _plain(["10", "09"]).tolist()
-    ([10, 9], ['10', '09'])
-    """
-    if all(word.isascii() and word.isdecimal() and len(word) < 19 and str(int(word)) == word for word in words):
-        return np.array([int(word) for word in words], np.int64)
-    return np.array(words)
 
 
 def read_user_csv(folder: Path) -> Parts:

@@ -102,6 +102,20 @@ class FedDAGStar(ClusteredMethod):
 
     def sign(self, federation: Federation, clients: Sequence[ClientId], optional: bool = True) -> dict[ClientId, Reply]:
         """Ask for signatures (lines 6-10); whoever does not answer is asked again when it is next sampled."""
+        names = {client: self.warmup_start(client) for client in clients}
+        starts = {name: federation.put(federation.initial_weights(name)) for name in set(names.values())}
+        with federation.in_phase("warm-up"):
+            jobs = [Job(client, self.signing(starts[name])) for client, name in names.items()]
+            replies = federation.ask(jobs, optional=optional)
+        self.membership.signatures |= {reply.client: reply.results[0].arrays for reply in replies}
+        return {reply.client: reply for reply in replies}
+
+    def warmup_start(self, client: ClientId) -> str:
+        """The name of the weights that a client's warm-up starts from: the common ones, unless each has its own."""
+        return f"client {client}" if self._settings.warmup_start == "own" else "model"  # Algorithm 1, line 1: own
+
+    def signing(self, start: Ref) -> MakeSignature:
+        """What a client does to be grouped, from these weights."""
         own = self._settings
         how: dict[str, Any] = {
             "steps": own.warmup_steps * (1 if own.warmup_epochs else own.warmup_rounds),
@@ -114,14 +128,7 @@ class FedDAGStar(ClusteredMethod):
             **{name: getattr(own, name) for name in ("sparsity", "vectors", "vector_share", "inputs", "style")},
             "least_per_class": own.least_per_class,
         }
-        starts = dict.fromkeys(clients, federation.put(federation.initial_weights()))
-        if own.warmup_start == "own":  # Algorithm 1, line 1, read to the letter
-            starts = {client: federation.put(federation.initial_weights(f"client {client}")) for client in clients}
-        with federation.in_phase("warm-up"):
-            jobs = [Job(client, MakeSignature(start, **how)) for client, start in starts.items()]
-            replies = federation.ask(jobs, optional=optional)
-        self.membership.signatures |= {reply.client: reply.results[0].arrays for reply in replies}
-        return {reply.client: reply for reply in replies}
+        return MakeSignature(start, **how)
 
     def mean_encoders(self, warmed: Iterable[Reply]) -> Weights:
         """Eq. 22: the mean of what clients trained in their warm-up, if that was asked for."""

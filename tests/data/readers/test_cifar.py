@@ -243,4 +243,4 @@ def test_cifar10_c_refuses_strange_labels(tmp_path: Path, labels: np.ndarray) ->
     np.save(tmp_path / "labels.npy", labels)
     np.save(tmp_path / "fog.npy", np.zeros((len(labels), 32, 32, 3), np.uint8))
     with refused(tmp_path):
-        datasets._assembled("c", str(tmp_path), readers.read_cifar10_c(tmp_path), datasets.CIFAR10)
+        datasets.assembled("c", str(tmp_path), readers.read_cifar10_c(tmp_path), datasets.CIFAR10)

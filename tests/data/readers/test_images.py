@@ -37,6 +37,19 @@ def test_image_folder_with_split_and_colour_in_one_part(tmp_path: Path) -> None:
     assert (train.y.tolist(), test.y.tolist()) == (["cat"], ["dog"])
 
 
+@pytest.mark.parametrize("split", [False, True])
+def test_an_image_folder_of_clients(tmp_path: Path, split: bool) -> None:
+    x = images(4, 5, 4)
+    for part in ("train", "test") if split else ("",):
+        for number, place in enumerate(("ann/cat", "ann/dog", "bob/cat", "bob/dog")):
+            save_image(tmp_path / part / place / "a.png", x[number])
+    found = readers.read_image_folder(tmp_path)
+    for samples in both_parts(found) if split else found[:1]:
+        assert np.array_equal(samples.x, x[..., np.newaxis]) and samples.owner is not None
+        assert samples.owner.tolist() == ["ann", "ann", "bob", "bob"]
+        assert samples.y.tolist() == ["cat", "dog"] * 2
+
+
 def test_images_of_differing_sizes_all_become_32_by_32(tmp_path: Path) -> None:
     save_image(tmp_path / "a" / "1.png", np.full((40, 50), 9, np.uint8))
     save_image(tmp_path / "b" / "2.png", np.full((8, 8), 200, np.uint8))

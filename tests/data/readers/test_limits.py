@@ -85,6 +85,9 @@ def test_an_npz_file_that_would_grow_is_not_unpacked(tmp_path: Path, monkeypatch
     assert readers.read_npz(path)[0].x.shape == (LARGE // 64, 64)
     monkeypatch.setenv("FEDDAG_LARGEST_DATA", "1M")
     np.savez(path, x=images(2**14, 64), y=np.zeros(2**14, np.uint8))
+    with taking(2**20):  # what is not packed is mapped and not read
+        assert isinstance(readers.read_npz(path)[0].x, np.memmap)
+    np.savez(path, x=images(4, 4), y=np.zeros(2**21, np.uint8))
     with taking(2**20), refused(path, *TOO_MUCH):
         readers.read_npz(path)
 

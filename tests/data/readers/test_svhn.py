@@ -8,7 +8,7 @@ import pytest
 from scipy.io import savemat
 
 from feddag.data import readers
-from feddag.data.readers import svhn
+from feddag.data.readers import apart
 from tests.data import refused
 from tests.data.readers import both_parts, images
 
@@ -58,8 +58,8 @@ def test_a_file_that_crashes_its_reader_does_not_crash_feddag(tmp_path: Path) ->
 def test_a_file_that_keeps_its_reader_busy_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busy = tmp_path / "busy.py"
     busy.write_text("import time\ntime.sleep(60)\n")
-    monkeypatch.setattr(svhn, "CHILD", busy)
-    monkeypatch.setattr(svhn, "SECONDS", 0.5)
+    monkeypatch.setattr(apart, "CHILD", busy)
+    monkeypatch.setattr(apart, "SECONDS", 0.5)
     path = tmp_path / "train_32x32.mat"
     path.write_bytes(b"MATLAB")
     with refused(path, "more than 0.5 seconds"):
@@ -67,6 +67,6 @@ def test_a_file_that_keeps_its_reader_busy_is_given_up(tmp_path: Path, monkeypat
 
 
 def test_the_reader_of_its_own_is_limited_in_seconds() -> None:
-    program = f"import sys; sys.path.insert(0, {str(svhn.CHILD.parent)!r}); import mat_child; mat_child.limit(2**30, 1)"
+    program = f"import sys; sys.path.insert(0, {str(apart.CHILD.parent)!r}); import child; child.limit(2**30, 1)"
     done = subprocess.run([sys.executable, "-P", "-c", f"{program}\nwhile True: pass"], capture_output=True, timeout=60)
     assert done.returncode in (-signal.SIGXCPU, -signal.SIGKILL)
