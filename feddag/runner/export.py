@@ -116,7 +116,7 @@ def load_model(path: str | Path, trust: bool = False) -> ServedModel:
         return ServedModel(_network(spec, shares, weights), form)
     except FeddagError:
         raise
-    except Exception as error:
+    except Exception as error:  # weights that do not fit the network make PyTorch raise nearly anything
         raise damaged(path, short(one_line(str(error)), 200)) from error
 
 
