@@ -35,6 +35,8 @@ FEW = 2
 """So many clients may stray together by chance; more do not, because what sets them apart sets them apart as well."""
 MOST_BY_FEW = 2.0
 """As many times the noise among the others is the most that a tenth of the clients can make of it."""
+LEAST_SAMPLES = 20
+"""So many samples a group of few clients has to have: what sets apart fewer is not known."""
 NOTHING_IN_COMMON = 0.5
 """The distance beyond which clients are better off alone."""
 LARGEST_EXPONENT = 700.0  # exp of more is infinite
@@ -325,3 +327,25 @@ def _merge_insignificant(distances: Floats, labels: Labels, noise: float) -> Lab
         means, sizes = np.delete(np.delete(means, gone, 0), gone, 1), np.delete(sizes, gone)
         target = np.where(target == gone, keep, np.where(target > gone, target - 1, target))
     return relabel(target[labels])
+
+
+def with_few_samples_joined(condensed: Floats, labels: Labels, samples: NDArray[np.int64]) -> Labels:
+    """Groups of one or two clients with fewer than `LEAST_SAMPLES` samples joined to the group nearest to them.
+
+    Clients measure their own noise, and from a handful of samples that measure is mostly chance.
+
+    >>> pairs = np.array([0, 0, 1, 0, 1, 1], np.float32)
+    >>> with_few_samples_joined(pairs, np.array([0, 0, 0, 1]), np.array([30, 30, 30, 4])).tolist()
+    [0, 0, 0, 0]
+    """
+    distances = square(fill_unknown(condensed))
+    while labels.max() > 0:
+        sizes, means = cluster_means(distances, labels)
+        np.fill_diagonal(means, np.inf)
+        held = np.bincount(labels, samples)
+        few = np.flatnonzero((sizes <= FEW) & (held < LEAST_SAMPLES))
+        if not len(few):
+            break
+        one = few[means[few].min(1).argmin()]
+        labels = relabel(np.where(labels == one, means[one].argmin(), labels))
+    return labels

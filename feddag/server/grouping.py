@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -13,19 +14,22 @@ from feddag.rng import rng
 from feddag.server.checks import check_alike, check_matrix, check_options, check_views, client_names, condense, one_of
 from feddag.server.clustering import Labels, Linkage, Tree, build_tree, regrouped_by
 from feddag.server.complement import Absent, Alignment, ComplementGraph, complement_graph
+from feddag.server.confidence import said, significance, stability, sureness
 from feddag.server.cutting import (
     Candidate,
     CutSettings,
     choose_cut,
+    cut_into,
     estimate_noise,
     least_significant_distance,
     search_scaled_thresholds,
     search_thresholds,
+    with_few_samples_joined,
 )
 from feddag.server.fusion import LEAST_SILHOUETTE_RATIO, VIEWS, fuse_by_clarity, views_of
 from feddag.server.newcomers import Row, compared_members, nearest_cluster, row_as_printed, row_by_clarity
 from feddag.server.printed_fusion import fuse_as_printed
-from feddag.server.similarity import Angles, Floats, square, usual_noise
+from feddag.server.similarity import Angles, Floats, counts_of, square, usual_noise
 from feddag.server.style import StyleSpace, style_space
 
 Fusion = Literal["clarity", "mlp", "projected", "data", "gradient", "stacked"]
@@ -62,6 +66,10 @@ class Grouping:
     angles: Angles = "printed"
     seed: int = 0
     """What gates and ties were drawn by."""
+    linkage: Linkage = "average"
+    sources: int = 2
+    alignment: Alignment = "affinity"
+    absent: Absent = "rarest"
     usual_noise_: NDArray[np.float64] | None = field(default=None, repr=False)
     ranges_: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Constants that newcomers do not move: each class's usual noise, and what min-max scaling took for 0 and 1."""
@@ -75,6 +83,40 @@ class Grouping:
     def proximity_(self) -> Floats:
         """The fused distances as a square matrix."""
         return square(self.distances_)
+
+    @cached_property
+    def sureness_(self) -> NDArray[np.float64]:
+        """Of each client that was grouped, 0 to 1: how much nearer its own group is than the next."""
+        return sureness(self.distances_, self.labels_[: self.tree_.clients], self.threshold_)
+
+    @cached_property
+    def significance_(self) -> NDArray[np.float64]:
+        """Of each merge of the tree: its distance by the least that chance does not explain; from 1 on it counts."""
+        return significance(self.distances_, self.tree_)
+
+    @cached_property
+    def stability_(self) -> float:
+        """How alike the groups are when some clients are missing: the mean adjusted Rand index of 20 resamples."""
+        return stability(self.distances_, self.labels_[: self.tree_.clients], self.linkage, self.seed)
+
+    @property
+    def verdict_(self) -> str:
+        """What was found, in a few words: "5 groups, clear", "no groups: clients are alike"."""
+        return said(self.clusters_, self.sureness_, self.stability_)
+
+    def cut(self, *, clusters: int) -> "Grouping":
+        """The same clients in so many groups, coarser or finer: the tree of merges cut elsewhere.
+
+        Groups may hold groups (a country's hospitals, each with its own scanners): this grouping is the finest that
+        chance does not explain, `cut` gives any other level.
+        """
+        if len(self.labels_) > self.tree_.clients:
+            raise FeddagError("clients have joined this grouping since: cut the one before, or group all anew")
+        found, graph = cut_into(self.tree_, clusters), self.graph_
+        if graph is not None:
+            chance = rng(self.seed, "complement")
+            graph = complement_graph(self.signatures, found.labels, self.sources, self.alignment, chance, self.absent)
+        return replace(self, labels_=found.labels, threshold_=found.alpha, graph_=graph)
 
     def assign(self, newcomer: Signature) -> int | None:
         """The group for a client that was not there before; None if it is unlike every group (Algorithm 4).
@@ -187,9 +229,11 @@ def group(
             seen = {"style": np.zeros(len(signatures) * (len(signatures) - 1) // 2, np.float32)}
         fused = fuse_by_clarity(seen, linkage, least_silhouette_ratio)
         found = _of_distances(fused.distances, linkage, cut, seed, by_noise=True)
-        found = replace(
-            found, views_=seen, weights_=fused.weights, noise_=estimate_noise(fused.distances), style_=style
-        )
+        labels = found.labels_
+        if cut.threshold is None and cut.clusters is None:
+            labels = with_few_samples_joined(fused.distances, labels, counts_of(signatures).sum(1))
+        noise = estimate_noise(fused.distances)
+        found = replace(found, labels_=labels, views_=seen, weights_=fused.weights, noise_=noise, style_=style)
     else:
         made = fuse_as_printed(signatures, fusion, delta, seed, angles)
         found = _of_distances(made.distances, linkage, cut, seed, by_noise=False, scaled=False)
@@ -203,6 +247,9 @@ def group(
         delta=delta,
         angles=angles,
         seed=seed,
+        sources=sources,
+        alignment=alignment,
+        absent=absent,
         usual_noise_=usual_noise(signatures),
     )
 
@@ -223,4 +270,4 @@ def _of_distances(
     labels = cut.labels
     if how.algorithm != "agglomerative":
         labels = regrouped_by(how.algorithm, distances, cut.clusters, seed)
-    return Grouping(labels, cut.alpha, candidates, tree, distances, {}, {}, 0.0, None)
+    return Grouping(labels, cut.alpha, candidates, tree, distances, {}, {}, 0.0, None, linkage=linkage)
