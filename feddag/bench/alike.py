@@ -28,12 +28,18 @@ def measure(kept: Path | None, datasets: Sequence[str], seeds: Sequence[int]) ->
     """A row for each dataset, case and seed; rows that the file already has are not measured again."""
     rows: list[Row] = json.loads(kept.read_text())["rows"] if kept is not None and kept.exists() else []
     done = {(row["dataset"], row["clients"], row["samples"], row["unequal"], row["seed"]) for row in rows}
-    for case in _cases(datasets, seeds):
-        if case not in done:
-            rows.append(_measured(*case))
+    names = {_name(dataset) for dataset in datasets}
+    for dataset, clients, samples, unequal, seed in _cases(datasets, seeds):
+        if (_name(dataset), clients, samples, unequal, seed) not in done:
+            rows.append(_measured(dataset, clients, samples, unequal, seed))
             if kept is not None:
                 write_atomically(kept, json.dumps({"rows": rows}, indent=0) + "\n")
-    return [row for row in rows if row["dataset"] in datasets and row["seed"] in seeds]
+    return [row for row in rows if row["dataset"] in names and row["seed"] in seeds]
+
+
+def _name(dataset: str) -> str:
+    """Of a file, what it is called: where it lies says nothing."""
+    return Path(dataset).stem
 
 
 def _cases(datasets: Sequence[str], seeds: Sequence[int]) -> Iterator[tuple[str, int, int, bool, int]]:
@@ -62,7 +68,7 @@ def _measured(dataset: str, clients: int, samples: int, unequal: bool, seed: int
     )
     found = group(signatures, seed=seed)
     sizes = sorted(np.bincount(found.labels_).tolist(), reverse=True)
-    row = {"dataset": dataset, "clients": clients, "samples": samples, "unequal": unequal, "seed": seed}
+    row = {"dataset": _name(dataset), "clients": clients, "samples": samples, "unequal": unequal, "seed": seed}
     return row | {"clusters": found.clusters_, "sizes": sizes[:10]}
 
 

@@ -15,7 +15,7 @@ from feddag.server.clustering import (
     fill_unknown,
     silhouettes,
 )
-from feddag.server.cutting import cut_by_noise, estimate_noise, least_significant_distance
+from feddag.server.noise import cut_by_noise, estimate_noise, least_significant_distance
 from feddag.server.similarity import Floats, square
 
 CLEAR, FAIR = 0.5, 0.25

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddag.client.signature import Signature
-from feddag.server.clustering import Linkage, build_tree, clarity, silhouettes
-from feddag.server.cutting import Cut, cut_by_noise
+from feddag.server.clustering import Cut, Linkage, build_tree, clarity, silhouettes
+from feddag.server.noise import cut_by_noise
 from feddag.server.similarity import Floats, class_excess, counts_of, data_excess, gradient_excess
 from feddag.server.style import StyleSpace
 

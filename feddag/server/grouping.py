@@ -1,6 +1,6 @@
 """Groups of clients from their signatures: what a server calls, with or without the rest of the library."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -12,7 +12,7 @@ from feddag.client.signature import Signature
 from feddag.errors import FeddagError
 from feddag.rng import rng
 from feddag.server.checks import check_alike, check_matrix, check_options, check_views, client_names, condense, one_of
-from feddag.server.clustering import Labels, Linkage, Tree, build_tree, regrouped_by
+from feddag.server.clustering import Cut, Labels, Linkage, Tree, build_tree, regrouped_by
 from feddag.server.complement import Absent, Alignment, ComplementGraph, complement_graph
 from feddag.server.confidence import said, significance, stability, sureness
 from feddag.server.cutting import (
@@ -20,14 +20,12 @@ from feddag.server.cutting import (
     CutSettings,
     choose_cut,
     cut_into,
-    estimate_noise,
-    least_significant_distance,
     search_scaled_thresholds,
     search_thresholds,
-    with_few_samples_joined,
 )
 from feddag.server.fusion import LEAST_SILHOUETTE_RATIO, VIEWS, fuse_by_clarity, views_of
 from feddag.server.newcomers import Row, compared_members, nearest_cluster, row_as_printed, row_by_clarity
+from feddag.server.noise import estimate_noise, least_significant_distance, with_few_samples_joined
 from feddag.server.printed_fusion import fuse_as_printed
 from feddag.server.similarity import Angles, Floats, counts_of, square, usual_noise
 from feddag.server.style import StyleSpace, style_space
@@ -229,11 +227,10 @@ def group(
             seen = {"style": np.zeros(len(signatures) * (len(signatures) - 1) // 2, np.float32)}
         fused = fuse_by_clarity(seen, linkage, least_silhouette_ratio)
         found = _of_distances(fused.distances, linkage, cut, seed, by_noise=True)
-        labels = found.labels_
         if cut.threshold is None and cut.clusters is None:
-            labels = with_few_samples_joined(fused.distances, labels, counts_of(signatures).sum(1))
+            found = _sure(found, fused.cuts.values(), counts_of(signatures).sum(1))
         noise = estimate_noise(fused.distances)
-        found = replace(found, labels_=labels, views_=seen, weights_=fused.weights, noise_=noise, style_=style)
+        found = replace(found, views_=seen, weights_=fused.weights, noise_=noise, style_=style)
     else:
         made = fuse_as_printed(signatures, fusion, delta, seed, angles)
         found = _of_distances(made.distances, linkage, cut, seed, by_noise=False, scaled=False)
@@ -252,6 +249,17 @@ def group(
         absent=absent,
         usual_noise_=usual_noise(signatures),
     )
+
+
+def _sure(found: Grouping, by_view: Iterable[Cut], samples: NDArray[np.int64]) -> Grouping:
+    """Without groups that no view sees by itself, and without those of a handful of samples.
+
+    Views that see nothing but noise may agree by chance: small clients are far from others in all of them.
+    """
+    if all(cut.clusters == 1 for cut in by_view):
+        whole = cut_into(found.tree_, 1)
+        return replace(found, labels_=whole.labels, threshold_=whole.alpha)
+    return replace(found, labels_=with_few_samples_joined(found.distances_, found.labels_, samples))
 
 
 def _of_distances(

@@ -44,7 +44,7 @@ def largest_eigenvalue(size: int, freedom: float) -> float:
     """What the largest eigenvalue of noise stays below in 99 of 100 cases (Johnstone, 2001): unit variances.
 
     >>> round(largest_eigenvalue(10, 100), 3)
-    1.97
+    1.931
     """
     roots = np.sqrt(freedom) + np.sqrt(size)
     spread = roots * (1 / np.sqrt(freedom) + 1 / np.sqrt(size)) ** (1 / 3)
