@@ -73,6 +73,38 @@ def bench_alike(
     show_table(console, "clients that are alike", alike.COLUMNS, alike.table(rows), texts=1)
 
 
+@app.command("mixed", cls=Command)
+def bench_mixed(
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
+    settings: Annotated[str, typer.Option(help="semicolon-separated; all if empty")] = "",
+    json_file: JsonOption = None,
+) -> None:
+    """Groups of clients that differ in several ways, and rare ones.
+
+    "Level above": the same tree cut into the coarser true groups.
+    """
+    from feddag.bench import mixed
+
+    chosen = [name.strip() for name in settings.split(";") if name.strip()]
+    if unknown := set(chosen) - set(mixed.SETTINGS):
+        raise FeddagError(f"--settings '{unknown.pop()}': allowed are {'; '.join(mixed.SETTINGS)}")
+    rows = mixed.measure(json_file, whole_numbers("--seeds", seeds), chosen)
+    show_table(console, "mixed differences and rare groups", mixed.COLUMNS, mixed.table(rows), texts=2)
+
+
+@app.command("power", cls=Command)
+def bench_power(
+    dataset: Annotated[str, typer.Option(help="of images")] = "fmnist",
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
+    json_file: JsonOption = None,
+) -> None:
+    """How small a difference between groups is still seen."""
+    from feddag.bench import power
+
+    rows = power.measure(json_file, dataset, whole_numbers("--seeds", seeds))
+    show_table(console, "two groups, one thing varied", power.COLUMNS, power.table(rows), texts=3)
+
+
 @app.command("released", cls=Command)
 def bench_released(
     datasets: Annotated[str, typer.Option(help="comma-separated")] = "digits,fmnist",
