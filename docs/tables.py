@@ -28,26 +28,34 @@ MARKED = re.compile(r"(?<=^<!-- table: )(?P<name>[^\n]+) -->\n\n(?:\|[^\n]*\n)*"
 Results = Sequence[Mapping[str, Any]]
 
 
-def kept(file: str, method: str, seeds: Sequence[int], **fields: Any) -> dict[int, Path]:
+BEFORE = {"feddag-star": 2, "feddag-dagger": 3, "feddag": 4, "experiments.server_momentum:Momentum": 2}
+"""Revisions before clients told how their samples look: rows that were not run again since say so."""
+
+
+def kept(file: str, method: str, seeds: Sequence[int], earlier: bool = False, **fields: Any) -> dict[int, Path]:
     """The kept results of experiments/<file>.toml, by seed; seeds that were not run are left out."""
     found = {}
+    revision = BEFORE.get(method) if earlier else None
+    fields |= {"style": False} if revision else {}
     for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
         # The key of an unverified dataset also tells in which form it was found, and here it may not be found at all.
-        key = one.key()[:8] if one.dataset != "pacs" else "*"
+        key = one.key(revision)[:8] if one.dataset != "pacs" else "*"
         for path in (ROOT / "results").glob(f"{one.title()}-{key}.json"):
             found[one.seed] = path
     return found
 
 
-def kept_level(file: str, method: str, costliest: str, seeds: Sequence[int], **fields: Any) -> dict[int, Path]:
+def kept_level(
+    file: str, method: str, costliest: str, seeds: Sequence[int], earlier: bool = False, **fields: Any
+) -> dict[int, Path]:
     """The kept results of a level comparison in which this method was the costliest."""
     equal = {**stabilisers(), **fields}
-    most = kept(file, costliest, seeds, **equal)
+    most = kept(file, costliest, seeds, earlier, **equal)
     if method == costliest:
         return most
     found: dict[int, Path] = {}
     for seed, path in most.items():
-        found |= kept(file, method, [seed], **equal, training_flops=read(path).get("training_flops", 0))
+        found |= kept(file, method, [seed], earlier, **equal, training_flops=read(path).get("training_flops", 0))
     return found
 
 
@@ -71,10 +79,18 @@ class Row:
 
     @property
     def files(self) -> dict[int, Path]:
-        """Its kept results, by seed."""
+        """Its kept results, by seed: of this code, or else of the revision before."""
+        return self._found(earlier=False) or self._found(earlier=True)
+
+    @property
+    def revision(self) -> int | None:
+        """That revision, where there are no newer ones."""
+        return None if self._found(earlier=False) else BEFORE.get(self.method)
+
+    def _found(self, earlier: bool) -> dict[int, Path]:
         if self.costliest:
-            return kept_level(self.file, self.method, self.costliest, self.seeds, **self.fields)
-        return kept(self.file, self.method, self.seeds, **self.fields)
+            return kept_level(self.file, self.method, self.costliest, self.seeds, earlier, **self.fields)
+        return kept(self.file, self.method, self.seeds, earlier, **self.fields)
 
 
 @dataclass(frozen=True)
@@ -382,6 +398,7 @@ def line(table: Table, row: Row) -> str | None:
     if not found:
         return None
     label = row.label or f"`{row.method}`"
+    label += f" (revision {row.revision})" if row.revision else ""
     if len(found) < len(row.seeds):
         label += f", seed {' and '.join(map(str, found))}"
     results = list(map(read, found.values()))

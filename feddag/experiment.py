@@ -41,6 +41,7 @@ NEUTRAL: dict[str, Any] = {
     **{"warmup_epochs": 0, "warmup_start": "common", "warmup_balanced": True, "warmup_halves": True},
     **{"angles": "printed", "cut": "auto", "threshold": 0.0, "clusters": 0, "clustering": "agglomerative"},
     **{"homogeneous": 1000.0, "heterogeneous": 0.5},
+    "style": False,
     **{"cut_lambda": 0.01, "cut_gamma": 1.0, "cut_tau": 0.0, "absent": "rarest", "secondary_served": "known"},
 }
 """Fields that came later, with the value that means "as before": keys stay what they were."""
@@ -271,12 +272,15 @@ class Experiment(BaseModel):
         own = {name: getattr(self, name) for name in type(self).model_fields if name not in unused}
         return {name: value for name, value in (own | self.settings.model_dump()).items() if value is not None}
 
-    def key(self) -> str:
-        """What this experiment's result is kept under: equal for equal results, whatever the number of workers."""
+    def key(self, revision: int | None = None) -> str:
+        """What this experiment's result is kept under: equal for equal results, whatever the number of workers.
+
+        `revision` is that of the method's code, by default today's.
+        """
         identity = {name: value for name, value in self.resolved().items() if name not in NOT_PART_OF_THE_RESULT}
         neutral = {**NEUTRAL, **self.method_class.Settings.came_later}
         identity = {name: value for name, value in identity.items() if neutral.get(name, ...) != value}
-        identity["revision"] = self.method_class.revision
+        identity["revision"] = revision or self.method_class.revision
         if _is_own(self.dataset):
             identity["dataset"] = fingerprint(Path(self.dataset))  # what is in it, not where it lies
         elif self.dataset in KNOWN and not KNOWN[self.dataset].sha256 and (form := find(self.dataset)) is not None:

@@ -68,7 +68,7 @@ def asked(lie: Any, step: Any = None, samples: Any = 10, measuring: bool = False
 
 def sign(ref: Any) -> MakeSignature:
     size = sum(value.numel() for value in first().values())
-    return MakeSignature(ref, steps=1, sparsity=5 / size, vectors=1)
+    return MakeSignature(ref, steps=1, sparsity=5 / size, vectors=1, style=True)
 
 
 GOOD = {"numbers": {"loss": 1.0}}

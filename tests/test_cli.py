@@ -230,20 +230,21 @@ def test_processes_that_share_a_folder_find_their_groups(tmp_path: Path) -> None
         done = feddag("sign", f"{client}.npz", "-o", f"{client}.sig", "--classes", "4", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         size = (tmp_path / f"{client}.sig").stat().st_size
-        assert 4 * 4 * 3 * 64 < size < 4 * 4 * 3 * 64 + 1000
-        content = "4 classes x 3 vectors x 64 features, counts and reliabilities"
+        looks = 4 * (4 * 19 + 190)
+        assert 4 * 4 * 3 * 64 + looks < size < 4 * 4 * 3 * 64 + looks + 1000
+        content = "4 classes x 3 vectors x 64 features, counts, reliabilities and looks"
         assert done.stdout == f"{client}.sig: {size:,} bytes; {content}\n"
     files = [f"{client}.sig" for client in range(4)]
     done = feddag("group", *files, "--json", "groups.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     table = ["groups", "file   group", "0.sig      0", "1.sig      1", "2.sig      0", "3.sig      1"]
     assert done.stdout.splitlines()[:6] == table
-    assert re.search(r"^2 groups of 4 clients, cut at distance 0\.\d{3}$", done.stdout, re.MULTILINE)
+    assert re.search(r"^2 groups, clear \(4 clients, cut at distance 0\.\d{3}\)$", done.stdout, re.MULTILINE)
     assert done.stdout.endswith("group 0 can learn from 1\ngroup 1 can learn from 0\n")
     kept = json.loads((tmp_path / "groups.json").read_text())
     assert kept["groups"] == {"0.sig": 0, "1.sig": 1, "2.sig": 0, "3.sig": 1}
     assert (kept["clusters"], kept["sources"], kept["fusion"]) == (2, [[1], [0]], "clarity")
-    assert 0 < kept["threshold"] < 1
+    assert 0 < kept["threshold"] < 1 and kept["verdict"] == "2 groups, clear"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ Choices were made on seeds 100 and up; what is published uses seeds 0 to 4.
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from feddag.bench.common import CORES, shown
 from feddag.client.signature import Signature
 from feddag.client.warmup import MakeSignature
 from feddag.data.clients import lay_out
+from feddag.data.partitions.partition import Partition
 from feddag.engines.local import LocalEngine
 from feddag.experiment import Experiment
 from feddag.federation import Federation, Job
@@ -100,14 +101,19 @@ def experiment_of(setting: str, dataset: str, seed: int) -> Experiment:
     return Experiment(dataset=dataset, seed=seed, **fields)
 
 
-def signatures_of(experiment: Experiment, sign: dict[str, Any] | None = None) -> tuple[list[Signature], list[int]]:
-    """Every client's signature, and the true groups."""
+def signatures_of(
+    experiment: Experiment,
+    sign: dict[str, Any] | None = None,
+    change: Callable[[Partition], Partition] = lambda partition: partition,
+) -> tuple[list[Signature], list[int]]:
+    """Every client's signature, and the true groups; `change` is done to the partition before."""
     dataset, partition, config = prepare(experiment)
+    partition = change(partition)
     engine = LocalEngine(lay_out(dataset, partition, experiment.seed), config, CORES)
     try:
         federation = Federation(engine, config.model, experiment.seed, 1.0)
         start = federation.put(federation.initial_weights())
-        step = MakeSignature(start, **({"steps": 20, "sparsity": 0.02, "send": False} | (sign or {})))
+        step = MakeSignature(start, **({"steps": 20, "sparsity": 0.02, "send": False} | (sign or {"style": True})))
         replies = federation.ask(Job(client, step) for client in federation.clients)
     finally:
         engine.close()

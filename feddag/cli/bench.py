@@ -56,6 +56,55 @@ def bench_attacks(
     show_bench(title, attacks.COLUMNS, attacks.table(rows), rows, json_file, texts=3)
 
 
+@app.command("alike", cls=Command)
+def bench_alike(
+    datasets: Annotated[str, typer.Option(help="comma-separated")] = "digits,fmnist",
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
+    json_file: JsonOption = None,
+) -> None:
+    """Whether clients that are alike are left together.
+
+    From 10 to 1,000 clients of 20 to 600 samples; rows in the JSON file are not measured again.
+    """
+    from feddag.bench import alike
+
+    names = [name.strip() for name in datasets.split(",")]
+    rows = alike.measure(json_file, names, whole_numbers("--seeds", seeds))
+    show_table(console, "clients that are alike", alike.COLUMNS, alike.table(rows), texts=1)
+
+
+@app.command("mixed", cls=Command)
+def bench_mixed(
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
+    settings: Annotated[str, typer.Option(help="semicolon-separated; all if empty")] = "",
+    json_file: JsonOption = None,
+) -> None:
+    """Groups of clients that differ in several ways, and rare ones.
+
+    "Level above": the same tree cut into the coarser true groups.
+    """
+    from feddag.bench import mixed
+
+    chosen = [name.strip() for name in settings.split(";") if name.strip()]
+    if unknown := set(chosen) - set(mixed.SETTINGS):
+        raise FeddagError(f"--settings '{unknown.pop()}': allowed are {'; '.join(mixed.SETTINGS)}")
+    rows = mixed.measure(json_file, whole_numbers("--seeds", seeds), chosen)
+    show_table(console, "mixed differences and rare groups", mixed.COLUMNS, mixed.table(rows), texts=2)
+
+
+@app.command("power", cls=Command)
+def bench_power(
+    dataset: Annotated[str, typer.Option(help="of images")] = "fmnist",
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
+    json_file: JsonOption = None,
+) -> None:
+    """How small a difference between groups is still seen."""
+    from feddag.bench import power
+
+    rows = power.measure(json_file, dataset, whole_numbers("--seeds", seeds))
+    show_table(console, "two groups, one thing varied", power.COLUMNS, power.table(rows), texts=3)
+
+
 @app.command("released", cls=Command)
 def bench_released(
     datasets: Annotated[str, typer.Option(help="comma-separated")] = "digits,fmnist",

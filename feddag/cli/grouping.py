@@ -37,7 +37,7 @@ def sign(
     target = out or data.with_suffix(".sig")
     made.save(target)
     kinds, kept, features = made.vectors.shape
-    content = f"{kinds} classes x {kept} vectors x {features} features, counts and reliabilities"
+    content = f"{kinds} classes x {kept} vectors x {features} features, counts, reliabilities and looks"
     print_line(console, f"{target}: {target.stat().st_size:,} bytes; {content}")
 
 
@@ -63,11 +63,12 @@ def group(
     groups: list[int] = found.labels_.tolist()
     rows = [[name, str(number)] for name, number in zip(names, groups, strict=True)]
     show_table(console, "groups", ("file", "group"), rows)
-    print_line(console, f"{found.clusters_} groups of {len(files)} clients, cut at distance {found.threshold_:.3f}")
+    print_line(console, f"{found.verdict_} ({len(files)} clients, cut at distance {found.threshold_:.3f})")
     for learner, teachers in enumerate(sources):
         if teachers:
             print_line(console, f"group {learner} can learn from {', '.join(map(str, teachers))}")
     if json_file:
         kept = {"fusion": fusion, "clusters": found.clusters_, "threshold": found.threshold_, "noise": found.noise_}
+        kept |= {"verdict": found.verdict_, "stability": found.stability_, "sureness": found.sureness_.tolist()}
         content = {**kept, "groups": dict(zip(names, groups, strict=True)), "sources": sources}
         write_atomically(json_file, json.dumps(content, indent=1) + "\n")

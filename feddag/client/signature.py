@@ -3,7 +3,7 @@
 import math
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -14,6 +14,7 @@ from safetensors.numpy import save
 from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
+from feddag.client.style import Channels, style_features, style_of_classes
 from feddag.errors import FeddagError
 from feddag.files import write_atomically
 from feddag.rng import rng
@@ -29,7 +30,8 @@ LARGE = 200  # rows of a Gram matrix from which its leading vectors are found on
 HALVED = 200  # samples of a class that are enough to measure its noise
 LARGEST = 2**32  # bytes of a signature that is not a mistake
 DTYPES = {"vectors": "float32", "counts": "int64", "reliability": "float32", "update": "float32"}
-DTYPES |= {"update_reliability": "float32"}
+DTYPES |= {"update_reliability": "float32", "style": "float32", "style_spread": "float32"}
+OPTIONAL = ("style", "style_spread")  # a signature may not have them: files of before do not
 STORED_DTYPES = {"float32": "F32", "int64": "I64"}  # as safetensors calls them
 LENGTH_TOLERANCE = 0.1  # rounding takes much less; vectors made up for a test, with noise, take more
 MOST_SAMPLES = 2**40  # of one class; larger counts would not add up any more
@@ -50,6 +52,10 @@ class Signature:
     """The warm-up's change of the model at the shared coordinates; empty if there was no warm-up."""
     update_reliability: NDArray[np.float32]
     """The same for the update, one number; 0 where unknown."""
+    style: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32))
+    """classes x statistics: how samples look in each class, on average (`client.style`); empty where it is not told."""
+    style_spread: NDArray[np.float32] = field(default_factory=lambda: np.zeros(0, np.float32))
+    """The covariance of these statistics inside classes: its upper triangle."""
 
     def __post_init__(self) -> None:
         self.check()
@@ -101,14 +107,14 @@ class Signature:
             if not stat.S_ISREG(Path(path).stat().st_mode):
                 raise FeddagError("it is not a regular file")
             with safe_open(path, framework="numpy") as file:
-                if set(file.keys()) != set(DTYPES):
+                if not set(DTYPES) - set(OPTIONAL) <= set(file.keys()) <= set(DTYPES):
                     raise FeddagError(f"it should hold the arrays {', '.join(DTYPES)} and no others")
-                held = {name: file.get_slice(name) for name in DTYPES}
-                for name, kind in DTYPES.items():
-                    if held[name].get_dtype() != STORED_DTYPES[kind]:
-                        raise FeddagError(f"the signature's {name} must be {kind} and not {held[name].get_dtype()}")
+                held = {name: file.get_slice(name) for name in DTYPES if name in file.keys()}  # noqa: SIM118
+                for name, array in held.items():
+                    if array.get_dtype() != STORED_DTYPES[DTYPES[name]]:
+                        raise FeddagError(f"the signature's {name} must be {DTYPES[name]} and not {array.get_dtype()}")
                 _check_shapes({name: tuple(array.get_shape()) for name, array in held.items()})
-                return cls(**{name: file.get_tensor(name) for name in DTYPES})
+                return cls(**{name: file.get_tensor(name) for name in held})
         except (OSError, SafetensorError, FeddagError) as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
             raise FeddagError(f"'{path}' is not a signature: {reason}") from None
@@ -121,6 +127,10 @@ def _check_shapes(shapes: Mapping[str, tuple[int, ...]]) -> None:
         raise FeddagError("a signature needs classes x p x features vectors, and a count and reliability per class")
     if shapes["update_reliability"] != ():
         raise FeddagError("the signature's update_reliability must be one number")
+    told, spread = shapes.get("style", (0, 0)), shapes.get("style_spread", (0,))
+    statistics = told[1] if len(told) == 2 and told[0] == classes else 0
+    if (told, spread) not in (((classes, statistics), (statistics * (statistics + 1) // 2,)), ((0, 0), (0,))):
+        raise FeddagError("the signature's style must be classes x statistics, and its style_spread their covariances")
     check_vectors(vectors, features)
     if (size := 4 * sum(math.prod(shape) for shape in shapes.values())) > LARGEST:
         raise FeddagError(f"the signature's arrays would take {size} bytes, allowed are {LARGEST}")
@@ -143,6 +153,8 @@ def signature(
     per_class: int | None = USUAL_PER_CLASS,
     update: NDArray[np.float32] | None = None,
     update_reliability: float = 0.0,
+    style: bool = True,
+    channels: Channels = "last",
     seed: int = 0,
 ) -> Signature:
     """The signature of samples `x` (any shape) with labels `y` in 0 .. num_classes - 1 (by default those in `y`).
@@ -151,6 +163,7 @@ def signature(
     an encoder's features as `x` to compare those instead. A class has `vectors` principal vectors, or with a
     `vector_share` as many as that share of its samples, at least one and at most `vectors`. At most `per_class` samples
     of a class are looked at (A.6.2). `update` is the change of a common model in a short training (see `sparsified`).
+    With `style` it also tells how samples look, whatever they show; `channels` are their last axis, or the first.
 
     >>> sig = signature(np.eye(4), np.array([0, 0, 0, 2]), num_classes=3, vectors=2, inputs="raw")
     >>> sig.counts.tolist(), sig.vectors.shape, np.abs(sig.vectors[2]).tolist()
@@ -178,13 +191,23 @@ def signature(
         norm = np.sqrt(np.sum(lengths**4)) or 1.0  # of the second moment that the vectors make up
         table[label, : len(found)] = found * (lengths / np.sqrt(norm))[:, None]
         reliability[label] = split_half_reliability(samples, count, generator)
-    return Signature(
+    made = Signature(
         vectors=table,
         counts=np.bincount(labels, minlength=num_classes).astype(np.int64),
         reliability=reliability,
         update=np.zeros(0, np.float32) if update is None else np.asarray(update, np.float32),
         update_reliability=np.asarray(update_reliability, np.float32),
     )
+    return with_style(made, np.asarray(x), labels, channels) if style else made
+
+
+def with_style(made: Signature, x: NDArray[Any], y: NDArray[np.int64], channels: Channels) -> Signature:
+    """The same signature, and how these samples look. Where numbers are too large for that, it is not told."""
+    with np.errstate(all="ignore"):
+        means, spread = style_of_classes(style_features(x, channels), y, len(made.counts))
+    if not (np.isfinite(means).all() and np.isfinite(spread).all()):
+        return made
+    return replace(made, style=means, style_spread=spread)
 
 
 def standardised(flat: NDArray[Any]) -> NDArray[np.float64]:

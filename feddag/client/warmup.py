@@ -9,8 +9,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from feddag.client.signature import USUAL_PER_CLASS, USUAL_VECTORS, Signature, check_vectors, signature, sparsified
+from feddag.client.signature import (
+    OPTIONAL,
+    USUAL_PER_CLASS,
+    USUAL_VECTORS,
+    Signature,
+    check_vectors,
+    signature,
+    sparsified,
+    with_style,
+)
 from feddag.client.step import Client, Result, Step
+from feddag.client.style import style_size
 from feddag.client.train import balanced_batches, draw_batches
 from feddag.client.trainer import Batches, LocalSettings
 from feddag.errors import FeddagError
@@ -45,6 +55,8 @@ class MakeSignature(Step):
     halves: bool = True
     epochs: int = 0
     """Above 0: so many epochs in each of `rounds`, instead of steps."""
+    style: bool = False
+    """Whether it is told how samples look."""
     rounds: int = 1
     """Trainings one after the other, each with fresh momentum; the update is the change in the last (released code)."""
     trained: tuple[str, ...] = ("encoder", "head")
@@ -59,7 +71,9 @@ class MakeSignature(Step):
         features = _features(model) if self.inputs == "features" else int(np.prod(model.shape))
         update = (max(1, round(self.sparsity * _size(model, self.trained))),)
         vectors = (model.num_classes, self.vectors, features)
-        return {
+        statistics = style_size(model.shape, "first")
+        style = {"style": (*classes, statistics), "style_spread": (statistics * (statistics + 1) // 2,)}
+        return (style if self.style else {}) | {
             **{"vectors": vectors, "counts": classes, "reliability": classes},
             **{"update": update, "update_reliability": (1,)},
         }
@@ -97,8 +111,8 @@ class MakeSignature(Step):
         }
         update = np.mean(changes, axis=0).astype(np.float32) if len(changes) > 1 else changes[0]
         diverged = not np.isfinite(changes).all()
-        # Where no class has two samples the halves are one and the same, and agree on noise as well.
-        agreed = agreement(*changes) if len(changes) == 2 and np.bincount(y).max() > 1 and not diverged else 0.0
+        # Of a single sample the halves are one and the same, and agree on noise as well.
+        agreed = agreement(*changes) if len(changes) == 2 and len(y) > 1 and not diverged else 0.0
         told = client.released(self.least_per_class).numpy()
         x = self._looked_at(client, start)
         made = signature(
@@ -111,11 +125,15 @@ class MakeSignature(Step):
             per_class=self.per_class,
             update=np.zeros_like(update) if diverged else update,
             update_reliability=agreed,
+            style=False,
             seed=client.seed,
         )
+        if self.style:
+            made = with_style(made, client.x.numpy()[told], y[told], "first")
         client.current = start | mean
         # Training that diverged is told as it is: the server then counts the client as missing, with that reason.
         sent = vars(made) | ({"update": update} if diverged else {})
+        sent = {name: array for name, array in sent.items() if self.style or name not in OPTIONAL}
         return Result(
             weights=only(mean, self.parts) if self.send else None,
             arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in sent.items()},
@@ -143,19 +161,18 @@ class MakeSignature(Step):
 
 
 def divide(y: NDArray[np.int64], generator: np.random.Generator) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Two halves with every class in both; a class with a single sample is in both.
+    """Two random halves, whatever classes these hold; a single sample is in both.
+
+    Two clients of one distribution differ in the classes that they happen to hold as well. Halves with the same classes
+    would not, and their agreement promise more than clients can keep.
 
     >>> one, other = divide(np.array([0, 0, 0, 1]), np.random.default_rng(0))
     >>> sorted(one.tolist() + other.tolist())
-    [0, 1, 2, 3, 3]
+    [0, 1, 2, 3]
     """
-    one, other = [], []
-    for label in np.unique(y):
-        held = generator.permutation(np.flatnonzero(y == label))
-        middle = max(1, len(held) // 2)
-        one.append(held[:middle])
-        other.append(held[middle:] if len(held) > 1 else held)
-    return np.concatenate(one), np.concatenate(other)
+    order = generator.permutation(len(y))
+    middle = len(order) // 2
+    return order[:middle] if middle else order, order[middle:]
 
 
 def agreement(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:

@@ -23,6 +23,8 @@ class Shift:
 
     >>> Shift("reverse").labels(np.array([0, 1, 9]), 10).tolist()
     [9, 8, 0]
+    >>> Shift("swap-1").labels(np.array([0, 1, 2]), 10).tolist()  # partly renamed
+    [1, 0, 2]
     """
 
     concept: str = "identity"
@@ -30,10 +32,12 @@ class Shift:
     severity: int = 3
 
     def __post_init__(self) -> None:
-        if self.concept not in ("identity", "reverse", "next") and not re.fullmatch(r"rotate-\d{1,9}", self.concept):
-            known = ("identity", "reverse", "next", "rotate-2")
+        if self.concept not in ("identity", "reverse", "next") and not re.fullmatch(
+            r"(rotate|swap)-\d{1,9}", self.concept
+        ):
+            known = ("identity", "reverse", "next", "rotate-2", "swap-1")
             raise FeddagError(
-                f"concept = '{self.concept}': allowed are identity, reverse, next and rotate-K with a whole number K"
+                f"concept = '{self.concept}': allowed are identity, reverse, next, rotate-K and swap-K with a number K"
                 + nearest(self.concept, known)
             )
         if self.corruption is not None:
@@ -47,6 +51,9 @@ class Shift:
             return y
         if self.concept == "reverse":
             return num_classes - 1 - y
+        if self.concept.startswith("swap-"):  # the first K pairs: 0 and 1, 2 and 3, ...
+            swapped = 2 * min(int(self.concept.removeprefix("swap-")), num_classes // 2)
+            return np.where(y < swapped, y ^ 1, y)
         step = 1 if self.concept == "next" else int(self.concept.removeprefix("rotate-"))
         return (y + step % num_classes) % num_classes
 

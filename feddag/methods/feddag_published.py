@@ -19,6 +19,7 @@ PLAIN: dict[str, Any] = {
     "warmup_halves": False,
     "samples_per_class": 0,
     "inputs": "raw",
+    "style": False,
     "fusion": "mlp",  # §3.3
     "linkage": "single",  # A.2
 }

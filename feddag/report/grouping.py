@@ -15,7 +15,7 @@ from feddag.report.recorded import RecordedRun
 from feddag.server.complement import demand_and_supply
 from feddag.weights import ClientId
 
-VIEW_TITLES = {FUSED: "fused", "data": "data", "gradient": "gradient", "classes": "classes held"}
+VIEW_TITLES = {FUSED: "fused", "data": "data", "gradient": "gradient", "classes": "classes held", "style": "looks"}
 
 
 def grouping_sections(run: RecordedRun) -> list[Section]:

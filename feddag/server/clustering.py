@@ -49,6 +49,19 @@ class Tree:
         return relabel(fcluster(shifted, alpha + self._offset, "distance"))
 
 
+@dataclass(frozen=True)
+class Cut:
+    """Where the tree of merges was cut: groups numbered by their first client, and the threshold."""
+
+    labels: Labels
+    alpha: float
+
+    @property
+    def clusters(self) -> int:
+        """How many groups there are."""
+        return int(self.labels.max()) + 1
+
+
 def clients_of(condensed: Floats) -> int:
     """How many clients have so many pairs.
 

@@ -8,30 +8,21 @@ negative ones tell how wide, and clusters are not merged where their distance is
 Or the user fixes the threshold, or the number of groups.
 """
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feddag.errors import FeddagError
-from feddag.server.clustering import Algorithm, Labels, Tree, clients_of, cluster_means, fill_unknown, relabel
+from feddag.server.clustering import Algorithm, Cut, Labels, Tree, relabel
+from feddag.server.noise import NOTHING_IN_COMMON, cut_by_noise
 from feddag.server.similarity import Floats, min_max, square
 
 Rule = Literal["noise", "plateau", "lowest"]
 
 ALPHAS = tuple(np.round(np.arange(1, 21) * 0.05, 2).tolist())
 STABLE_STEPS = 3
-LEAST_DIFFERENCE = 3 / 90
-"""Groups less than 3 degrees apart beyond chance do not need models of their own, however certain the difference."""
-CONFIDENCE = 2.5
-"""A difference counts when it exceeds its own noise by this factor."""
-MOST_BY_FEW = 3.0
-"""As many times the noise among the others is the most that a tenth of the clients can make of it."""
-NOTHING_IN_COMMON = 0.5
-"""The distance beyond which clients are better off alone."""
 LARGEST_EXPONENT = 700.0  # exp of more is infinite
 
 
@@ -67,19 +58,6 @@ class Candidate:
     alpha: float
     clusters: int
     loss: float
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Where the tree of merges was cut: groups numbered by their first client, and the threshold."""
-
-    labels: Labels
-    alpha: float
-
-    @property
-    def clusters(self) -> int:
-        """How many groups there are."""
-        return int(self.labels.max()) + 1
 
 
 def choose_cut(
@@ -206,100 +184,3 @@ def choose_on_plateau(candidates: Sequence[Candidate], most: int | None = None) 
     best = min(stable, key=lambda item: (item.loss, item.clusters))
     plateau = [item for item in stable if item.clusters == best.clusters]
     return plateau[(len(plateau) - 1) // 2]
-
-
-# Cutting by noise ----------------------------------------------------------------------------------------------------
-
-
-def estimate_noise(condensed: Floats) -> float:
-    """The spread of distances between clients of one group: the root mean square of those below zero.
-
-    >>> estimate_noise(np.array([-1.0, 1.0, 50.0, -1.0], np.float32))
-    1.0
-    """
-    below = condensed[condensed < 0].astype(np.float64)
-    noise = float(np.sqrt(np.mean(below**2))) if len(below) else 0.0
-    if CONFIDENCE * noise <= LEAST_DIFFERENCE:
-        return noise  # it decides nothing
-    return min(noise, max(MOST_BY_FEW * _noise_without_few(condensed), LEAST_DIFFERENCE / CONFIDENCE))
-
-
-def _noise_without_few(condensed: Floats) -> float:
-    """The same without the tenth of the clients that contribute most; infinite where too few distances are left.
-
-    A client that claims to know nothing about itself is nearer than chance to everybody: without a bound, a few of them
-    could make any difference between the others look like noise.
-    """
-    clients = clients_of(condensed)
-    few = clients // 10
-    if few == 0:
-        return math.inf
-    squares = np.zeros(clients)
-    for client, row in enumerate(_rows(condensed, clients)):
-        below = np.minimum(row, 0, dtype=np.float64) ** 2
-        squares[client] += np.nansum(below)
-        squares[client + 1 :] += np.nan_to_num(below)
-    kept = np.ones(clients, bool)
-    kept[np.argsort(squares, kind="stable")[-few:]] = False
-    left = [row[kept[client + 1 :]] for client, row in enumerate(_rows(condensed, clients)) if kept[client]]
-    among = np.concatenate(left).astype(np.float64)
-    below = among[among < 0]
-    return float(np.sqrt(np.mean(below**2))) if len(below) >= clients else math.inf
-
-
-def _rows(condensed: Floats, clients: int) -> Iterator[Floats]:
-    """For each client its distances to those after it."""
-    ends = np.cumsum(np.arange(clients - 1, -1, -1))
-    return (condensed[end - (clients - 1 - client) : end] for client, end in enumerate(ends.tolist()))
-
-
-def least_significant_distance(
-    noise: float, one: NDArray[np.float64], other: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """The least distance between clusters of these sizes that counts: a mean over many clients is less noisy."""
-    least: NDArray[np.float64] = np.maximum(LEAST_DIFFERENCE, CONFIDENCE * noise * np.sqrt((1 / one + 1 / other) / 2))
-    return least
-
-
-def cut_by_noise(condensed: Floats, tree: Tree) -> Cut:
-    """Cut where the fewest clients end up on the wrong side; then merge groups whose distance is within noise.
-
-    A merge above the cut that is within noise separates clients that belong together; a merge below it that is beyond
-    noise joins clients that do not. Each is counted with the smaller of its two sides. Where several cuts are equally
-    good, the one in the middle of the widest gap is taken, on a logarithmic scale.
-    """
-    if tree.clients == 1:
-        return Cut(np.zeros(1, np.int64), LEAST_DIFFERENCE)
-    noise = estimate_noise(condensed)
-    one, other = tree.sizes()
-    significant = tree.heights >= least_significant_distance(noise, one, other)
-    affected = np.minimum(one, other)
-    joined_wrongly = np.concatenate([[0], np.cumsum(affected * significant)])
-    split_wrongly = np.concatenate([[0], np.cumsum((affected * ~significant)[::-1])])[::-1]
-    wrong = joined_wrongly + split_wrongly
-    edges = np.maximum(np.concatenate([[0], tree.heights, [max(1.0, tree.heights[-1])]]), LEAST_DIFFERENCE)
-    gaps = np.where(wrong == wrong.min(), edges[1:] / edges[:-1], 0)
-    done = int(gaps.argmax())  # how many merges are done
-    alpha = float(np.sqrt(edges[done] * edges[done + 1]))
-    labels = tree.cut(alpha)
-    if labels.max() > 0:
-        labels = _merge_insignificant(square(fill_unknown(condensed)), labels, noise)
-    return Cut(labels, alpha)
-
-
-def _merge_insignificant(distances: Floats, labels: Labels, noise: float) -> Labels:
-    """Groups merged, least apart first, until every two differ by more than noise."""
-    sizes, means = cluster_means(distances, labels)
-    target = np.arange(len(sizes))
-    while len(sizes) > 1:
-        excess = means / least_significant_distance(noise, sizes[:, None], sizes[None])
-        np.fill_diagonal(excess, np.inf)
-        keep, gone = sorted(int(index) for index in np.unravel_index(excess.argmin(), excess.shape))
-        if excess[keep, gone] >= 1:
-            break
-        means[keep] = (sizes[keep] * means[keep] + sizes[gone] * means[gone]) / (sizes[keep] + sizes[gone])
-        means[:, keep] = means[keep]
-        sizes[keep] += sizes[gone]
-        means, sizes = np.delete(np.delete(means, gone, 0), gone, 1), np.delete(sizes, gone)
-        target = np.where(target == gone, keep, np.where(target > gone, target - 1, target))
-    return relabel(target[labels])

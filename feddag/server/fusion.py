@@ -4,18 +4,19 @@ Each view first groups the clients by itself, and counts for a client as much as
 paper's own ways are in `printed_fusion`.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feddag.client.signature import Signature
-from feddag.server.clustering import Linkage, build_tree, clarity, silhouettes
-from feddag.server.cutting import Cut, cut_by_noise
+from feddag.server.clustering import Cut, Linkage, build_tree, clarity, silhouettes
+from feddag.server.noise import cut_by_noise
 from feddag.server.similarity import Floats, class_excess, counts_of, data_excess, gradient_excess
+from feddag.server.style import StyleSpace
 
-VIEWS = ("classes", "data", "gradient")
+VIEWS = ("classes", "data", "gradient", "style")
 LEAST_CLARITY_RATIO = 0.5
 """A view that is less than half as clear as the clearest is ignored."""
 LEAST_SILHOUETTE_RATIO = 0.9
@@ -25,16 +26,22 @@ LEAST_WEIGHT = 1e-3
 
 
 def views_of(
-    signatures: Sequence[Signature], names: Sequence[str], usual: NDArray[np.float64] | None = None
+    signatures: Sequence[Signature],
+    names: Sequence[str],
+    usual: NDArray[np.float64] | None = None,
+    style: StyleSpace | None = None,
 ) -> dict[str, Floats]:
-    """The named views; the gradient only where every client has sent an update."""
+    """The named views; the gradient only where every client has sent an update, `style` where there is one."""
     updates = all(len(item.update) for item in signatures)
-    makers = {
+    makers: dict[str, Callable[[], Floats]] = {
         "classes": lambda: class_excess(counts_of(signatures)),
         "data": lambda: data_excess(signatures, usual),
-        "gradient": lambda: gradient_excess(signatures),
     }
-    return {name: makers[name]() for name in names if name != "gradient" or updates}
+    if updates:
+        makers["gradient"] = lambda: gradient_excess(signatures)
+    if style is not None:
+        makers["style"] = style.view
+    return {name: makers[name]() for name in names if name in makers}
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """Groups of clients from their signatures: what a server calls, with or without the rest of the library."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -11,21 +12,23 @@ from feddag.client.signature import Signature
 from feddag.errors import FeddagError
 from feddag.rng import rng
 from feddag.server.checks import check_alike, check_matrix, check_options, check_views, client_names, condense, one_of
-from feddag.server.clustering import Labels, Linkage, Tree, build_tree, regrouped_by
+from feddag.server.clustering import Cut, Labels, Linkage, Tree, build_tree, regrouped_by
 from feddag.server.complement import Absent, Alignment, ComplementGraph, complement_graph
+from feddag.server.confidence import said, significance, stability, sureness
 from feddag.server.cutting import (
     Candidate,
     CutSettings,
     choose_cut,
-    estimate_noise,
-    least_significant_distance,
+    cut_into,
     search_scaled_thresholds,
     search_thresholds,
 )
 from feddag.server.fusion import LEAST_SILHOUETTE_RATIO, VIEWS, fuse_by_clarity, views_of
 from feddag.server.newcomers import Row, compared_members, nearest_cluster, row_as_printed, row_by_clarity
+from feddag.server.noise import estimate_noise, least_significant_distance, with_few_samples_joined
 from feddag.server.printed_fusion import fuse_as_printed
-from feddag.server.similarity import Angles, Floats, square, usual_noise
+from feddag.server.similarity import Angles, Floats, counts_of, square, usual_noise
+from feddag.server.style import StyleSpace, style_space
 
 Fusion = Literal["clarity", "mlp", "projected", "data", "gradient", "stacked"]
 FUSIONS: tuple[str, ...] = get_args(Fusion)
@@ -52,6 +55,8 @@ class Grouping:
     """The spread of distances between clients of one group, estimated; 0 where they do not allow it."""
     graph_: ComplementGraph | None
     """Which group can teach which; None for precomputed distances."""
+    style_: StyleSpace | None = field(default=None, repr=False)
+    """The directions in which clients look different, if there are any."""
     signatures: Sequence[Signature] = field(default=(), repr=False)
     fusion: str = ""
     """How the views became one distance; empty for precomputed distances."""
@@ -59,6 +64,10 @@ class Grouping:
     angles: Angles = "printed"
     seed: int = 0
     """What gates and ties were drawn by."""
+    linkage: Linkage = "average"
+    sources: int = 2
+    alignment: Alignment = "affinity"
+    absent: Absent = "rarest"
     usual_noise_: NDArray[np.float64] | None = field(default=None, repr=False)
     ranges_: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Constants that newcomers do not move: each class's usual noise, and what min-max scaling took for 0 and 1."""
@@ -72,6 +81,40 @@ class Grouping:
     def proximity_(self) -> Floats:
         """The fused distances as a square matrix."""
         return square(self.distances_)
+
+    @cached_property
+    def sureness_(self) -> NDArray[np.float64]:
+        """Of each client that was grouped, 0 to 1: how much nearer its own group is than the next."""
+        return sureness(self.distances_, self.labels_[: self.tree_.clients], self.threshold_)
+
+    @cached_property
+    def significance_(self) -> NDArray[np.float64]:
+        """Of each merge of the tree: its distance by the least that chance does not explain; from 1 on it counts."""
+        return significance(self.distances_, self.tree_)
+
+    @cached_property
+    def stability_(self) -> float:
+        """How alike the groups are when some clients are missing: the mean adjusted Rand index of 20 resamples."""
+        return stability(self.distances_, self.labels_[: self.tree_.clients], self.linkage, self.seed)
+
+    @property
+    def verdict_(self) -> str:
+        """What was found, in a few words: "5 groups, clear", "no groups: clients are alike"."""
+        return said(self.clusters_, self.sureness_, self.stability_)
+
+    def cut(self, *, clusters: int) -> "Grouping":
+        """The same clients in so many groups, coarser or finer: the tree of merges cut elsewhere.
+
+        Groups may hold groups (a country's hospitals, each with its own scanners): this grouping is the finest that
+        chance does not explain, `cut` gives any other level.
+        """
+        if len(self.labels_) > self.tree_.clients:
+            raise FeddagError("clients have joined this grouping since: cut the one before, or group all anew")
+        found, graph = cut_into(self.tree_, clusters), self.graph_
+        if graph is not None:
+            chance = rng(self.seed, "complement")
+            graph = complement_graph(self.signatures, found.labels, self.sources, self.alignment, chance, self.absent)
+        return replace(self, labels_=found.labels, threshold_=found.alpha, graph_=graph)
 
     def assign(self, newcomer: Signature) -> int | None:
         """The group for a client that was not there before; None if it is unlike every group (Algorithm 4).
@@ -87,7 +130,8 @@ class Grouping:
         sizes = np.unique(self.labels_, return_counts=True)[1].astype(float)
         reach = np.full(len(sizes), self.threshold_)
         if self.fusion == "clarity":
-            reach = np.maximum(reach, least_significant_distance(self.noise_, np.ones(len(sizes)), sizes))
+            least = least_significant_distance(self.noise_, np.ones(len(sizes)), sizes, len(self.labels_))
+            reach = np.maximum(reach, least)
         return nearest_cluster(row.distances, self.labels_[members], reach)
 
     def joined_by(self, newcomer: Signature, cluster: int) -> "Grouping":
@@ -100,6 +144,7 @@ class Grouping:
             self,
             labels_=np.append(self.labels_, cluster),
             weights_={name: np.append(old, weights[name]) for name, old in self.weights_.items()},
+            style_=self.style_ and self.style_.joined_by(newcomer),
             signatures=(*self.signatures, newcomer),
         )
 
@@ -115,7 +160,8 @@ class Grouping:
             return row_as_printed(everyone, self.fusion, self.delta, known, self.ranges_, self.angles)
         active_views = [name for name, weights in self.weights_.items() if weights[:founders].any()]
         member_weights = {name: weights[members] for name, weights in self.weights_.items()}
-        return row_by_clarity(everyone, self.labels_[members], member_weights, active_views, self.usual_noise_)
+        style = {} if self.style_ is None else {"style": self.style_.row(newcomer)[members]}
+        return row_by_clarity(everyone, self.labels_[members], member_weights, active_views, self.usual_noise_, style)
 
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays and numbers, for a report."""
@@ -175,10 +221,16 @@ def group(
     check_alike(signatures, names)
     check_views(fusion, views, updates=bool(len(signatures[0].update)))
     if fusion == "clarity":
-        seen = views_of(signatures, tuple(views))
+        style = style_space(signatures) if "style" in views else None
+        seen = views_of(signatures, tuple(views), style=style)
+        if not seen:  # nothing but a style that is silent: all are alike
+            seen = {"style": np.zeros(len(signatures) * (len(signatures) - 1) // 2, np.float32)}
         fused = fuse_by_clarity(seen, linkage, least_silhouette_ratio)
         found = _of_distances(fused.distances, linkage, cut, seed, by_noise=True)
-        found = replace(found, views_=seen, weights_=fused.weights, noise_=estimate_noise(fused.distances))
+        if cut.threshold is None and cut.clusters is None:
+            found = _sure(found, fused.cuts.values(), counts_of(signatures).sum(1))
+        noise = estimate_noise(fused.distances)
+        found = replace(found, views_=seen, weights_=fused.weights, noise_=noise, style_=style)
     else:
         made = fuse_as_printed(signatures, fusion, delta, seed, angles)
         found = _of_distances(made.distances, linkage, cut, seed, by_noise=False, scaled=False)
@@ -192,8 +244,22 @@ def group(
         delta=delta,
         angles=angles,
         seed=seed,
+        sources=sources,
+        alignment=alignment,
+        absent=absent,
         usual_noise_=usual_noise(signatures),
     )
+
+
+def _sure(found: Grouping, by_view: Iterable[Cut], samples: NDArray[np.int64]) -> Grouping:
+    """Without groups that no view sees by itself, and without those of a handful of samples.
+
+    Views that see nothing but noise may agree by chance: small clients are far from others in all of them.
+    """
+    if all(cut.clusters == 1 for cut in by_view):
+        whole = cut_into(found.tree_, 1)
+        return replace(found, labels_=whole.labels, threshold_=whole.alpha)
+    return replace(found, labels_=with_few_samples_joined(found.distances_, found.labels_, samples))
 
 
 def _of_distances(
@@ -212,4 +278,4 @@ def _of_distances(
     labels = cut.labels
     if how.algorithm != "agglomerative":
         labels = regrouped_by(how.algorithm, distances, cut.clusters, seed)
-    return Grouping(labels, cut.alpha, candidates, tree, distances, {}, {}, 0.0, None)
+    return Grouping(labels, cut.alpha, candidates, tree, distances, {}, {}, 0.0, None, linkage=linkage)

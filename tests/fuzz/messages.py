@@ -197,8 +197,9 @@ def _honest(step: Step, client: int) -> Result:
         losses = {"losses": torch.ones(3, dtype=torch.float64)} if step.losses else {}
         return Result(weights if step.send else None, {"loss": 0.5}, losses, samples=30)
     if isinstance(step, MakeSignature):
-        made = _signature(client, step.shapes(MODEL)["update"][0])
-        arrays = {name: torch.from_numpy(np.atleast_1d(array).copy()) for name, array in vars(made).items()}
+        asked = step.shapes(MODEL)
+        made = vars(_signature(client, asked["update"][0]))
+        arrays = {name: torch.from_numpy(np.atleast_1d(made[name]).copy()) for name in asked}
         return Result(weights, arrays=arrays, samples=20)
     shapes = step.shapes(MODEL) or {}
     arrays = {name: torch.ones(shape, dtype=torch.float64) for name, shape in shapes.items()}

@@ -56,8 +56,9 @@ class Pretend(FakeEngine):
         return Result(arrays={"counts": torch.tensor(counts), "loss": torch.tensor([self.loss[client]])})
 
     def sign(self, _: FakeEngine, client: ClientId, step: MakeSignature, current: Weights) -> Result:
-        made = signed(self.held[client], step.shapes(SINGLE if self.single else SPEC)["update"][0])
-        arrays = {name: torch.from_numpy(np.atleast_1d(array)) for name, array in vars(made).items()}
+        asked = step.shapes(SINGLE if self.single else SPEC)
+        made = signed(self.held[client], asked["update"][0])
+        arrays = {name: torch.from_numpy(np.atleast_1d(array)) for name, array in vars(made).items() if name in asked}
         start = only(self.weights[step.model.digest], step.parts)
         sent = {name: torch.full_like(value, client) for name, value in start.items()}
         return Result(weights=sent if step.send else None, arrays=arrays)
@@ -531,8 +532,8 @@ def test_clients_are_told_how_to_train(balanced: bool, diversity: float) -> None
 @pytest.mark.parametrize(
     ("settings", "asked"),
     [
-        ({"similarity": "data"}, {"views": ("classes", "data"), "fusion": "clarity"}),
-        ({"similarity": "gradient"}, {"views": ("gradient",)}),
+        ({"similarity": "data"}, {"views": ("classes", "data", "style"), "fusion": "clarity"}),
+        ({"similarity": "gradient", "style": False}, {"views": ("gradient",)}),
         ({"fusion": "data", "linkage": "single"}, {"fusion": "data", "linkage": "single"}),
         ({"sources": 1, "alignment": "none"}, {"sources": 1, "alignment": "none", "linkage": "average"}),
     ],

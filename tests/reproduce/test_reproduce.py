@@ -268,9 +268,10 @@ def test_a_table_about_clusters_trains_nothing_and_is_kept(tmp_path: Path, monke
     (block,) = blocks_of(published, plan.cells, plan.results, plan.searches)
     losses = [found["candidates"] for found in plan.searches.values()]
     means = [sum(candidates[place]["loss"] for candidates in losses) / 2 for place in (-1, 0)]
+    finest = "/".join(sorted({str(candidates[0]["clusters"]) for candidates in losses}))
     assert block.lines == [
         ["1.00", "1", "1", "0.770", f"{means[0]:.3f}"],
-        ["0.05", "7", "3", "0.100", f"{means[1]:.3f}"],
+        ["0.05", "7", finest, "0.100", f"{means[1]:.3f}"],
     ]
     assert block.below.startswith("seed 0: 3 clusters chosen, true are 3 (ARI 1.000); seed 1: 3 clusters")
     monkeypatch.setattr("feddag.reproduce.thresholds.search", None)  # nothing is searched again

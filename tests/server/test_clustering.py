@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from feddag.server.clustering import build_tree, clarity, cluster_means, fill_unknown
-from feddag.server.cutting import cut_by_noise
+from feddag.server.noise import cut_by_noise
 from tests.server.made import on_a_line
 
 # Trees ----------------------------------------------------------------------------------------------------------------

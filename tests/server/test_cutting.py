@@ -4,24 +4,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from feddag.errors import FeddagError
-from feddag.server.clustering import build_tree, regrouped_by, relabel
+from feddag.server.clustering import build_tree, regrouped_by
 from feddag.server.cutting import (
     ALPHAS,
-    LEAST_DIFFERENCE,
     Candidate,
     CutSettings,
-    _merge_insignificant,
     choose_cut,
     choose_on_plateau,
     clustering_loss,
-    cut_by_noise,
     cut_into,
-    estimate_noise,
-    least_significant_distance,
     search_thresholds,
 )
 from feddag.server.similarity import square
@@ -147,73 +142,3 @@ def test_no_plateau_ties_and_a_bound() -> None:
     assert choose_on_plateau(no_plateau).clusters == 3  # equal losses: fewer clusters
     assert choose_on_plateau(no_plateau, most=2).clusters == 2
     assert choose_on_plateau(no_plateau, most=1).clusters == 2  # none is allowed: the fewest there are
-
-
-# Cutting by noise -----------------------------------------------------------------------------------------------------
-
-
-def test_noise_is_read_from_distances_below_zero() -> None:
-    assert estimate_noise(np.array([-0.3, 0.4, -0.4, np.nan, 7], np.float32)) == pytest.approx(np.sqrt(0.125))
-    assert estimate_noise(np.array([0, 1], np.float32)) == 0
-
-
-def test_larger_clusters_are_told_apart_at_smaller_distances() -> None:
-    sizes = np.array([1.0, 4.0, 10_000.0])
-    # 2.5 * 0.1 * sqrt((1/n + 1/n) / 2): 0.25, 0.125 and 0.0025, but never less than 3 of 90 degrees
-    np.testing.assert_allclose(least_significant_distance(0.1, sizes, sizes), [0.25, 0.125, 1 / 30])
-
-
-def test_two_groups_and_the_threshold_between_them() -> None:
-    inside = np.array([-0.02, 0.02, 0.0])
-    distances = two_groups(0.0, 0.5)
-    distances[[0, 1, 5]] = distances[[12, 13, 14]] = inside  # the pairs within each group
-    cut = cut_by_noise(distances, build_tree(distances))
-    assert cut.labels.tolist() == [0, 0, 0, 1, 1, 1] and cut.clusters == 2
-    assert cut.alpha == pytest.approx(np.sqrt(LEAST_DIFFERENCE * 0.5))  # amid the gap, on a logarithmic scale
-
-
-def test_identical_clients_are_one_group() -> None:
-    distances = np.zeros(10, np.float32)
-    cut = cut_by_noise(distances, build_tree(distances))
-    assert cut.labels.tolist() == [0] * 5
-    assert cut.alpha == pytest.approx(np.sqrt(LEAST_DIFFERENCE * 1))
-
-
-@pytest.mark.parametrize(("distance", "groups"), [(-0.4, [0, 0]), (0.03, [0, 0]), (0.5, [0, 1])])
-def test_two_clients(distance, groups) -> None:
-    distances = np.array([distance], np.float32)
-    assert cut_by_noise(distances, build_tree(distances)).labels.tolist() == groups
-
-
-@pytest.mark.parametrize("noise", [0.01, 0.1, 0.4])
-def test_noise_alone_is_one_group_at_any_scale(noise) -> None:
-    draw = np.random.default_rng(0)
-    distances = draw.normal(0, noise, 40 * 39 // 2).astype(np.float32)
-    assert cut_by_noise(distances, build_tree(distances)).clusters == 1
-
-
-def test_groups_that_are_not_really_apart_are_joined() -> None:
-    group = np.repeat([0, 1, 2], [4, 4, 1])
-    between = np.array([[0, 0.5, 0.02], [0.5, 0, 0.4], [0.02, 0.4, 0]])
-    distances = between[np.ix_(group, group)].astype(np.float32)
-    assert _merge_insignificant(distances, group, noise=0.0).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 0]
-    # With noise 0.6, 4 against 4 clients differ from 2.5 * 0.6 * 0.5 = 0.75 on: all is one
-    assert _merge_insignificant(distances, group, noise=0.6).tolist() == [0] * 9
-
-
-# Properties -----------------------------------------------------------------------------------------------------------
-
-
-@given(sizes=st.lists(st.integers(1, 6), min_size=1, max_size=5), seed=st.integers(0, 10**6))
-@settings(max_examples=40, deadline=None)
-def test_the_order_of_clients_does_not_change_the_groups(sizes, seed) -> None:
-    draw = np.random.default_rng(seed)
-    truth = np.repeat(np.arange(len(sizes)), sizes)
-    noise = draw.normal(0, 0.05, (len(truth), len(truth)))
-    distances = np.where(truth[:, None] == truth, 0, 0.6) + noise + noise.T
-    order = draw.permutation(len(truth))
-    plain, moved = (condensed(matrix) for matrix in (distances, distances[np.ix_(order, order)]))
-    found, again = (cut_by_noise(item, build_tree(item)).labels for item in (plain, moved))
-    assert same_partition(found[order], again)
-    assert sorted(set(found.tolist())) == list(range(found.max() + 1))  # a partition, numbered without gaps
-    assert relabel(found).tolist() == found.tolist()  # in the order of first members

@@ -208,6 +208,7 @@ def test_a_class_nobody_has_and_clients_without_samples() -> None:
             vectors=np.pad(person.vectors, ((0, 1), (0, 0), (0, 0))),
             counts=np.append(person.counts, 0),
             reliability=np.append(person.reliability, np.float32(0)),
+            style=np.pad(person.style, ((0, 1), (0, 0))),
         )
         for person in people
     ]

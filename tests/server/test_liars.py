@@ -7,7 +7,7 @@ import pytest
 
 from feddag import Experiment, Signature, group
 from feddag.bench.groups import signatures_of
-from feddag.server.cutting import MOST_BY_FEW, estimate_noise
+from feddag.server.noise import MOST_BY_FEW, estimate_noise
 from tests.server.made import same_partition
 from tests.server.test_grouping import LABELS, client, client_of_concept
 

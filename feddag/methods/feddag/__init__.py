@@ -54,7 +54,7 @@ class FedDAGStar(ClusteredMethod):
     """Grouping only: a single encoder and head per cluster. What the other two forms have in common."""
 
     name = "feddag-star"
-    revision = 2
+    revision = 3
     Settings: ClassVar[type[MethodSettings]] = GroupingSettings
     _settings: GroupingSettings
 
@@ -75,7 +75,8 @@ class FedDAGStar(ClusteredMethod):
         """What `feddag.group` is told."""
         own = self._settings
         how = {name: getattr(own, name) for name in ("fusion", "angles", "delta", "linkage")}
-        return how | {"views": VIEWS_BY_SIMILARITY[own.similarity], "cut": own.cut_settings}
+        views = (*VIEWS_BY_SIMILARITY[own.similarity], *(["style"] if own.style else []))
+        return how | {"views": views, "cut": own.cut_settings}
 
     def setup(self, federation: Federation) -> None:
         self.membership.use(seed=federation.seed)
@@ -124,7 +125,7 @@ class FedDAGStar(ClusteredMethod):
             "halves": own.warmup_halves,
             "per_class": own.samples_per_class or None,
             "send": self.needs_warm_encoders(),
-            **{name: getattr(own, name) for name in ("sparsity", "vectors", "vector_share", "inputs")},
+            **{name: getattr(own, name) for name in ("sparsity", "vectors", "vector_share", "inputs", "style")},
             "least_per_class": own.least_per_class,
         }
         return MakeSignature(start, **how)
@@ -284,7 +285,7 @@ class FedDAGDagger(FedDAGStar):
     """Dual encoders without sharing: the secondary encoder is trained inside its own cluster."""
 
     name = "feddag-dagger"
-    revision = 3
+    revision = 4
     encoders = 2
     Settings = SecondarySettings
     _settings: SecondarySettings
@@ -300,7 +301,7 @@ class FedDAG(FedDAGDagger):
     """The whole method: dual encoders, and global representation sharing along the complementarity graph."""
 
     name = "feddag"
-    revision = 4
+    revision = 5
     Settings = SharingSettings
     _settings: SharingSettings
 
