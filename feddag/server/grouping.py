@@ -252,14 +252,15 @@ def group(
 
 
 def _sure(found: Grouping, by_view: Iterable[Cut], samples: NDArray[np.int64]) -> Grouping:
-    """Without groups that no view sees by itself, and without those of a handful of samples.
+    """Without groups that no view sees by itself, and without those that only want samples.
 
     Views that see nothing but noise may agree by chance: small clients are far from others in all of them.
     """
     if all(cut.clusters == 1 for cut in by_view):
         whole = cut_into(found.tree_, 1)
         return replace(found, labels_=whole.labels, threshold_=whole.alpha)
-    return replace(found, labels_=with_few_samples_joined(found.distances_, found.labels_, samples))
+    noise = estimate_noise(found.distances_)
+    return replace(found, labels_=with_few_samples_joined(found.distances_, found.labels_, samples, noise))
 
 
 def _of_distances(

@@ -161,24 +161,35 @@ def _merge_insignificant(distances: Floats, labels: Labels, noise: float) -> Lab
     return relabel(target[labels])
 
 
-def with_few_samples_joined(condensed: Floats, labels: Labels, samples: NDArray[np.int64]) -> Labels:
-    """Groups of one or two clients with fewer than `LEAST_SAMPLES` samples joined to the group nearest to them.
+def with_few_samples_joined(
+    condensed: Floats, labels: Labels, samples: NDArray[np.int64], noise: float = 0.0
+) -> Labels:
+    """Groups of one or two clients that are apart only for want of samples joined to the group nearest to them.
 
-    Clients measure their own noise, and from a handful of samples that measure is mostly chance. Those that have
-    nothing in common with anybody stay apart all the same.
+    Noise falls with the root of the samples: clients that have fewer than is usual among all have more of it. And
+    clients measure their own noise, which from less than `LEAST_SAMPLES` is mostly chance; so few stay apart only where
+    they have nothing in common with anybody.
 
     >>> pairs = np.array([0, 0, 0.4, 0, 0.4, 0.4], np.float32)
     >>> with_few_samples_joined(pairs, np.array([0, 0, 0, 1]), np.array([30, 30, 30, 4])).tolist()
     [0, 0, 0, 0]
     """
-    distances = square(fill_unknown(condensed))
+    distances, usual = square(fill_unknown(condensed)), np.median(samples)
     while labels.max() > 0:
         sizes, means = cluster_means(distances, labels)
         np.fill_diagonal(means, np.inf)
-        held = np.bincount(labels, samples)
-        few = np.flatnonzero((sizes <= FEW) & (held < LEAST_SAMPLES) & (means.min(1) <= NOTHING_IN_COMMON))
+        held, nearest, near = np.bincount(labels, samples), means.argmin(1), means.min(1)
+        more_noise = noise * np.sqrt(np.maximum(1.0, usual * sizes / np.maximum(held, 1)))
+        least = np.array(
+            [
+                least_significant_distance(own, sizes[[one]], sizes[[nearest[one]]], len(labels))[0]
+                for one, own in enumerate(more_noise)
+            ]
+        )
+        unsure = (near < least) | ((held < LEAST_SAMPLES) & (near <= NOTHING_IN_COMMON))
+        few = np.flatnonzero((sizes <= FEW) & unsure)
         if not len(few):
             break
-        one = few[means[few].min(1).argmin()]
-        labels = relabel(np.where(labels == one, means[one].argmin(), labels))
+        one = few[near[few].argmin()]
+        labels = relabel(np.where(labels == one, nearest[one], labels))
     return labels

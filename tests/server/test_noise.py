@@ -56,6 +56,16 @@ def test_a_handful_of_samples_is_no_group() -> None:
         assert found.tolist() == expected
 
 
+def test_one_with_fewer_samples_than_usual_has_more_noise() -> None:
+    """100 samples are usual. A ninth of them is three times the noise: 4.46 * 0.1 * sqrt((1/3 + 1) / 2) * 3 = 1.09."""
+    distances = np.zeros((4, 4))
+    distances[3] = distances[:, 3] = 0.8
+    for samples, expected in ((1000, [0, 0, 0, 1]), (100, [0, 0, 0, 1]), (25, [0, 0, 0, 1]), (11, [0, 0, 0, 0])):
+        counts = np.array([100, 100, 100, samples])
+        found = with_few_samples_joined(condensed(distances), np.array([0, 0, 0, 1]), counts, noise=0.1)
+        assert found.tolist() == expected
+
+
 def test_two_strays_of_few_samples_find_their_way_together() -> None:
     distances = np.full((6, 6), 0.0)
     distances[3:5, :] = distances[:, 3:5] = 0.4
