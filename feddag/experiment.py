@@ -11,13 +11,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from feddag.client.trainer import LocalSettings, TrainerKind
+from feddag.client.device import DeviceKind, find_device
+from feddag.client.trainer import LocalSettings, TrainerKind, native_network
 from feddag.data.datasets import HELD, Dataset
 from feddag.data.datasets import load as load_dataset
 from feddag.data.obtain import KNOWN, find
 from feddag.data.partitions import PARTITIONS, Partition, PartitionSettings, make_partition, settings_of
 from feddag.encoders import DEFAULTS, channels_first, default_model
 from feddag.engines.attacks import Attack
+from feddag.engines.worker import WorkerConfig
 from feddag.errors import FeddagError, nearest, one_line, short
 from feddag.files import LARGEST_TOML, parse_toml, read_toml
 from feddag.methods import Method, MethodSettings, all_methods, find_method
@@ -27,7 +29,7 @@ from feddag.records import LARGEST
 
 DEFAULT_METHOD = "feddag"
 DEFAULT_CLIENTS = 20
-NOT_PART_OF_THE_RESULT = {"workers"}
+NOT_PART_OF_THE_RESULT = {"workers", "device"}
 NEUTRAL: dict[str, Any] = {
     **{
         "columns": "",
@@ -138,6 +140,7 @@ class Experiment(BaseModel):
         description="mlp, mlp256, cnn1d, lenet5, cnn, fedac-cnn, fedgwc-cnn, resnet9 or module:function (by shape)",
     )
     trainer: TrainerKind = Field("auto", description="auto: native where it can train the model")
+    device: DeviceKind = Field("auto", description="where PyTorch trains: auto is cuda where there is one, else cpu")
     participation: float = Field(0.2, gt=0, le=1, description="share of clients in a round")
     epochs: int = Field(LocalSettings.epochs, ge=1, description="local epochs in a round")
     steps: int | None = Field(LocalSettings.steps, ge=1, description="local SGD steps in a round, instead of epochs")
@@ -238,6 +241,12 @@ class Experiment(BaseModel):
         known = dict(self) | {"balanced": self.settings.balanced}
         return LocalSettings(**{name: known[name] for name in LocalSettings.__dataclass_fields__})
 
+    def worker_config(self, model: ModelSpec) -> WorkerConfig:
+        """What workers of this experiment work with. Refuses a trainer or a device that cannot do it here."""
+        network = native_network(model, self.trainer, self.device)
+        device = "cpu" if network is not None else find_device(self.device)
+        return WorkerConfig(model, self.local, self.seed, network, device=device)
+
     def is_over(self, rounds: int, flops: int) -> bool:
         """Whether so many rounds, and what they took to train, are all that was asked for."""
         return rounds >= self.rounds and flops >= self.training_flops
@@ -273,7 +282,7 @@ class Experiment(BaseModel):
         return {name: value for name, value in (own | self.settings.model_dump()).items() if value is not None}
 
     def key(self, revision: int | None = None) -> str:
-        """What this experiment's result is kept under: equal for equal results, whatever the number of workers.
+        """What this experiment's result is kept under: equal for equal results, whatever the workers and the device.
 
         `revision` is that of the method's code, by default today's.
         """
