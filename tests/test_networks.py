@@ -201,9 +201,10 @@ def test_the_documented_networks_run(in_tmp: Path) -> None:
     """The blocks of docs/methods.md, saved under the names that they begin with; both are trained natively."""
     page = (Path(__file__).parents[1] / "docs/methods.md").read_text()
     for name, function, data in (("mine", "wide", "digits"), ("series", "small", feddag.dataset(*series()))):
-        (block,) = re.findall(rf"^```python\n(# {name}\.py\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
-        (in_tmp / f"{name}.py").write_text(block)
-        run = feddag.run(feddag.Experiment(dataset=data, model=f"{name}:{function}", **QUICK))
+        blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+        (block,) = (block for block in blocks if block.startswith(f"# {name}.py") and f"def {function}(" in block)
+        (in_tmp / f"documented_{name}.py").write_text(block)
+        run = feddag.run(feddag.Experiment(dataset=data, model=f"documented_{name}:{function}", **QUICK))
         assert run.result["versions"]["trainer"].startswith("native") or not feddag.native.available()
 
 
