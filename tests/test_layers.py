@@ -14,7 +14,19 @@ ORDER = [  # the picture of docs/design.md from left to right; each imports only
     *("_version", "errors", "files", "system", "rng", "own_code", "packing", "stateful", "records"),
     *("weights", "encoders", "native", "models", "data", "client", "answers", "federation"),
     *("engines", "server", "methods", "testing"),
-    *("experiment", "runner", "console", "report", "deploy", "bench", "reproduce", "cli", "__main__", "__init__"),
+    *(
+        "fields",
+        "experiment",
+        "runner",
+        "console",
+        "report",
+        "deploy",
+        "bench",
+        "reproduce",
+        "cli",
+        "__main__",
+        "__init__",
+    ),
 ]
 CLOSED = {  # what holds the samples of all clients, or leads to them, and who may not import it
     "data": ("client", "federation", "server", "methods", "testing"),
