@@ -52,8 +52,8 @@ def synthetic_dataset(samples: int, shape: tuple[int, ...]) -> Dataset:
     """
     if len(shape) == 2:
         rows = synthetic_dataset(samples, (shape[1], 1, shape[0]))
-        x_train, x_test = (x[:, 0].astype(np.float32) for x in (rows.x_train, rows.x_test))
-        return replace(rows, x_train=x_train, x_test=x_test)
+        train, test = (x[:, 0].astype(np.float32) for x in (rows.x_train, rows.x_test))
+        return replace(rows, x_train=train, x_test=test)
     random = rng(0, "made up pixels")
     channels, height, width = shape
     coarse = random.standard_normal((CLASSES, 4, 4, channels), np.float32)
