@@ -40,6 +40,21 @@ class TimeLast(nn.Module):
         return x.transpose(1, 2)
 
 
+def pool_first(model: nn.Module) -> None:
+    """Put every max-pool before the ReLU that feeds it: the same values and gradients, and less work for ReLU.
+
+    >>> layers = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2))
+    >>> pool_first(layers)
+    >>> [type(layer).__name__ for layer in layers]
+    ['Conv2d', 'MaxPool2d', 'ReLU']
+    """
+    for part in model.modules():
+        if type(part) is nn.Sequential:
+            for i in range(len(part) - 1):
+                if type(part[i]) is nn.ReLU and type(part[i + 1]) in (nn.MaxPool1d, nn.MaxPool2d):
+                    part[i], part[i + 1] = part[i + 1], part[i]
+
+
 def mlp(shape: Shape, hidden: int = 128) -> nn.Module:
     """Flatten and one hidden layer of 128: for small images and samples of any shape."""
     size = int(torch.Size(shape).numel())

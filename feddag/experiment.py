@@ -2,24 +2,25 @@
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic.fields import FieldInfo
 
-from feddag.client.trainer import LocalSettings, TrainerKind
+from feddag.client.device import DeviceKind, find_device
+from feddag.client.trainer import LocalSettings, TrainerKind, native_network
 from feddag.data.datasets import HELD, Dataset
 from feddag.data.datasets import load as load_dataset
 from feddag.data.obtain import KNOWN, find
 from feddag.data.partitions import PARTITIONS, Partition, PartitionSettings, make_partition, settings_of
 from feddag.encoders import DEFAULTS, channels_first, default_model
 from feddag.engines.attacks import Attack
-from feddag.errors import FeddagError, nearest, one_line, short
-from feddag.files import LARGEST_TOML, parse_toml, read_toml
+from feddag.engines.worker import WorkerConfig
+from feddag.errors import FeddagError, nearest, short
+from feddag.fields import RENAMED, refusal, toml_value
+from feddag.files import read_toml
 from feddag.methods import Method, MethodSettings, all_methods, find_method
 from feddag.models import ModelSpec
 from feddag.own_code import fingerprint, source_fingerprint, takes
@@ -27,7 +28,7 @@ from feddag.records import LARGEST
 
 DEFAULT_METHOD = "feddag"
 DEFAULT_CLIENTS = 20
-NOT_PART_OF_THE_RESULT = {"workers"}
+NOT_PART_OF_THE_RESULT = {"workers", "device"}
 NEUTRAL: dict[str, Any] = {
     **{
         "columns": "",
@@ -45,13 +46,6 @@ NEUTRAL: dict[str, Any] = {
     **{"cut_lambda": 0.01, "cut_gamma": 1.0, "cut_tau": 0.0, "absent": "rarest", "secondary_served": "known"},
 }
 """Fields that came later, with the value that means "as before": keys stay what they were."""
-RENAMED = {  # what fields were called in version 0.1
-    "labels": "label_fraction",
-    "quantity": "concentration",
-    "against": "secondary_beside",
-    "several": "source_updates",
-    "combined": "learner_encoders",
-}
 
 
 class Experiment(BaseModel):
@@ -138,6 +132,7 @@ class Experiment(BaseModel):
         description="mlp, mlp256, cnn1d, lenet5, cnn, fedac-cnn, fedgwc-cnn, resnet9 or module:function (by shape)",
     )
     trainer: TrainerKind = Field("auto", description="auto: native where it can train the model")
+    device: DeviceKind = Field("auto", description="where PyTorch trains: auto is cuda where there is one, else cpu")
     participation: float = Field(0.2, gt=0, le=1, description="share of clients in a round")
     epochs: int = Field(LocalSettings.epochs, ge=1, description="local epochs in a round")
     steps: int | None = Field(LocalSettings.steps, ge=1, description="local SGD steps in a round, instead of epochs")
@@ -152,7 +147,7 @@ class Experiment(BaseModel):
         try:
             super().__init__(**{name: value for name, value in values.items() if value is not None})
         except ValidationError as error:
-            raise FeddagError(_sentence(error, type(self).model_fields)) from None
+            raise FeddagError(refusal(error, type(self).model_fields)) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -230,13 +225,19 @@ class Experiment(BaseModel):
         try:
             return kind(**own)
         except ValidationError as error:
-            raise FeddagError(_sentence(error, kind.model_fields)) from None
+            raise FeddagError(refusal(error, kind.model_fields)) from None
 
     @property
     def local(self) -> LocalSettings:
         """How clients train."""
         known = dict(self) | {"balanced": self.settings.balanced}
         return LocalSettings(**{name: known[name] for name in LocalSettings.__dataclass_fields__})
+
+    def worker_config(self, model: ModelSpec) -> WorkerConfig:
+        """What workers of this experiment work with. Refuses a trainer or a device that cannot do it here."""
+        network = native_network(model, self.trainer, self.device)
+        device = "cpu" if network is not None else find_device(self.device)
+        return WorkerConfig(model, self.local, self.seed, network, device=device)
 
     def is_over(self, rounds: int, flops: int) -> bool:
         """Whether so many rounds, and what they took to train, are all that was asked for."""
@@ -273,7 +274,7 @@ class Experiment(BaseModel):
         return {name: value for name, value in (own | self.settings.model_dump()).items() if value is not None}
 
     def key(self, revision: int | None = None) -> str:
-        """What this experiment's result is kept under: equal for equal results, whatever the number of workers.
+        """What this experiment's result is kept under: equal for equal results, whatever the workers and the device.
 
         `revision` is that of the method's code, by default today's.
         """
@@ -314,7 +315,7 @@ class Experiment(BaseModel):
 
     def to_toml(self) -> str:
         """The text of a file that repeats this experiment."""
-        return "".join(f"{name} = {_toml_value(value)}\n" for name, value in self.resolved().items())
+        return "".join(f"{name} = {toml_value(value)}\n" for name, value in self.resolved().items())
 
 
 def read_experiment(path: Path | None, overrides: Mapping[str, Any]) -> Experiment:
@@ -341,49 +342,6 @@ def read_experiments(
         mine = {name: value for name, value in values.items() if name not in others}
         experiments += [Experiment(**{**mine, "method": method, "seed": seed}) for seed in seeds]
     return experiments
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """A `--set key=value` as a name and a typed value; a value that is not TOML is taken as text.
-
-    >>> parse_setting("lr=0.1"), parse_setting("model=lenet5"), parse_setting("steps=none")
-    (('lr', 0.1), ('model', 'lenet5'), ('steps', None))
-    """
-    name, equals, value = text.partition("=")
-    if len(text.splitlines()) > 1 or len(text) > LARGEST_TOML:
-        raise FeddagError(f"--set '{short(one_line(name.strip()))}=...' is not one line of a sane length")
-    if not equals or not name.strip():
-        raise FeddagError(f"--set '{short(one_line(text))}' is not of the form key=value")
-    if value.strip().lower() == "none":
-        return name.strip(), None
-    try:
-        return name.strip(), parse_toml(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return name.strip(), value.strip()
-    except ValueError as error:
-        raise FeddagError(f"--set {short(name.strip())}=... cannot be read: {short(error)}") from None
-
-
-def _sentence(error: ValidationError, fields: Mapping[str, FieldInfo]) -> str:
-    first = error.errors()[0]
-    name = str(first["loc"][0]) if first["loc"] else ""
-    if first["type"] == "extra_forbidden":
-        return f"'{short(name)}' is not a field of this method{nearest(name, fields)}"
-    given = short(first["input"])
-    wanted = first["msg"].removeprefix("Input should be ").split(", got")[0].split(", unable")[0]
-    if first["type"] == "string_pattern_mismatch":
-        wanted = fields[name].description or wanted  # a person reads words more easily than a pattern
-    hint = nearest(given, _choices(first)) if first["type"] == "literal_error" else ""
-    shown = repr(given) if isinstance(first["input"], str) else given
-    return f"{name} = {shown} is not allowed: it should be {wanted}{hint}"
-
-
-def _choices(error: Any) -> list[str]:
-    return [word.strip(" '") for word in str(error["ctx"]["expected"]).replace(" or ", ",").split(",")]
-
-
-def _toml_value(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if not isinstance(value, float) else repr(value)
 
 
 def _is_own(dataset: str) -> bool:

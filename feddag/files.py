@@ -18,6 +18,7 @@ TEMPORARY = ".feddag-*.tmp"
 """What the names of half-written files look like, which a killed process leaves behind."""
 LARGEST_TOML = 2**20  # bytes
 MOST_DOTS = 200  # in a line of TOML: the time that keys of many parts take grows with their square
+NO_LINK, NO_WAIT = getattr(os, "O_NOFOLLOW", 0), getattr(os, "O_NONBLOCK", 0)  # Windows has neither
 NOT_A_FILE = (errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOTDIR)  # a link, a pipe or socket, a folder
 
 
@@ -34,7 +35,7 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(TEMPORARY.replace("*", secrets.token_hex(8)))  # a name that nobody can have planted
-    number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666)
+    number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK, 0o666)
     try:
         with os.fdopen(number, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
@@ -51,7 +52,7 @@ def write_atomically(path: Path, content: str | bytes, *, durable: bool = True) 
 
 def sync(path: Path) -> None:
     """Wait until a file's content, or the names in a folder, have reached the disk, as far as the disk can tell."""
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    number = os.open(path, os.O_RDONLY | NO_WAIT)
     try:
         os.fsync(number)
     except OSError as error:
@@ -67,7 +68,7 @@ def open_plain(path: Path, flags: int = os.O_RDONLY, *, links: bool = False) -> 
     A file that is written to must have only this one name, or what stands under the other would change as well.
     """
     try:
-        number = os.open(path, flags | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW), 0o666)
+        number = os.open(path, flags | NO_WAIT | (0 if links else NO_LINK), 0o666)
     except OSError as error:
         if error.errno in NOT_A_FILE:
             raise FeddagError(f"'{path}' is not a plain file, and nothing else is used in its place") from None

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from feddag.errors import FeddagError
-from feddag.experiment import RENAMED, Experiment, parse_setting, read_experiment
+from feddag.experiment import Experiment, read_experiment
+from feddag.fields import RENAMED, parse_setting
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,18 @@ def test_a_signature_is_that_of_the_run_and_labels_may_be_names(grouped: Run) ->
     assert made.counts.tolist() == np.bincount(y, minlength=10).tolist() and len(made.update) > 0
 
 
+def test_a_mistake_of_our_own_is_not_taken_for_the_directorys(grouped: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(*arguments: object) -> None:
+        raise RuntimeError("a mistake")
+
+    monkeypatch.setattr("feddag.runner.finished.sign_newcomer", mistaken)
+    with pytest.raises(RuntimeError, match="a mistake"):
+        grouped.signature(*samples_of(grouped, 0))
+    monkeypatch.setattr("feddag.runner.finished.built", mistaken)
+    with pytest.raises(FeddagError, match=r"holds no model of client 0 that .* could use \(RuntimeError: a mistake\)$"):
+        grouped.model(0)
+
+
 def test_what_cannot_be_placed_says_so(grouped: Run, colours: Run) -> None:
     x, y = samples_of(grouped, 0)
     with pytest.raises(FeddagError, match=r"client newcomer: .*; run.signature\(x, y\) makes one that can be compared"):

@@ -11,10 +11,22 @@ from feddag.federation import Federation
 
 PACKAGE = Path(feddag.__file__).parent
 ORDER = [  # the picture of docs/design.md from left to right; each imports only what stands before it
-    *("_version", "errors", "files", "rng", "own_code", "packing", "stateful", "records"),
-    *("weights", "native", "encoders", "models", "data", "client", "answers", "federation"),
+    *("_version", "errors", "files", "system", "rng", "own_code", "packing", "stateful", "records"),
+    *("weights", "encoders", "native", "models", "data", "client", "answers", "federation"),
     *("engines", "server", "methods", "testing"),
-    *("experiment", "runner", "console", "report", "deploy", "bench", "reproduce", "cli", "__main__", "__init__"),
+    *(
+        "fields",
+        "experiment",
+        "runner",
+        "console",
+        "report",
+        "deploy",
+        "bench",
+        "reproduce",
+        "cli",
+        "__main__",
+        "__init__",
+    ),
 ]
 CLOSED = {  # what holds the samples of all clients, or leads to them, and who may not import it
     "data": ("client", "federation", "server", "methods", "testing"),

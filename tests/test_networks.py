@@ -1,5 +1,6 @@
 """Networks for series and vectors, and networks of one's own: what they are given, and what is refused."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,7 @@ def test_what_happens_anywhere_in_time_needs_it() -> None:
     fields = QUICK | {"rounds": 6, "epochs": 6, "lr": 0.05, "momentum": 0.9, "participation": 1.0}
     convolved = feddag.run(feddag.Experiment(dataset=data, **fields))
     flat = feddag.run(feddag.Experiment(dataset=data, model="mlp", **fields))
+    assert convolved.result["versions"]["trainer"].startswith("native") or not feddag.native.available()
     assert convolved.result["model"] == "cnn1d" and convolved.accuracy.mean > flat.accuracy.mean + 0.1
 
 
@@ -193,6 +195,17 @@ def test_series_reach_a_network_of_ones_own_as_time_by_channels(in_tmp: Path) ->
     )
     run = feddag.run(feddag.Experiment(dataset=feddag.dataset(*series()), model="seen:net", **QUICK))
     assert run.model(1).scores(series()[0][:4]).shape == (4, 3)
+
+
+def test_the_documented_networks_run(in_tmp: Path) -> None:
+    """The blocks of docs/methods.md, saved under the names that they begin with; both are trained natively."""
+    page = (Path(__file__).parents[1] / "docs/methods.md").read_text()
+    for name, function, data in (("mine", "wide", "digits"), ("series", "small", feddag.dataset(*series()))):
+        blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+        (block,) = (block for block in blocks if block.startswith(f"# {name}.py") and f"def {function}(" in block)
+        (in_tmp / f"documented_{name}.py").write_text(block)
+        run = feddag.run(feddag.Experiment(dataset=data, model=f"documented_{name}:{function}", **QUICK))
+        assert run.result["versions"]["trainer"].startswith("native") or not feddag.native.available()
 
 
 @pytest.mark.parametrize("labels", [np.linspace(0, 1, 120), np.arange(120) % 2 + 0.0])

@@ -65,8 +65,6 @@ def balanced_accuracy(model: ServedModel, data: ClientData, client: int, classes
 @pytest.mark.parametrize("trainer", ["native", "torch"])
 def test_raw_samples_score_as_the_run_said(kind: str, trainer: str, own_data: Path, tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"method": "feddag", "dataset": str(own_data / f"{kind}.npz"), "trainer": trainer}
-    if (kind, trainer) == ("series", "native"):
-        chosen["model"] = "mlp"  # the network that series get by default is trained on PyTorch
     fields = chosen | {"partition": "concept-shift", "concepts": 2, "lr": 0.1, **QUICK}
     run = feddag.run(feddag.Experiment(**fields), tmp_path / "r")
     data = own_tests(run)

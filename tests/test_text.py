@@ -12,7 +12,8 @@ from rich.console import Console
 from feddag.cli import main
 from feddag.console import show_table
 from feddag.errors import FeddagError
-from feddag.experiment import Experiment, parse_setting, read_experiment
+from feddag.experiment import Experiment, read_experiment
+from feddag.fields import parse_setting
 from feddag.files import parse_toml
 from tests.test_cli import feddag
 

@@ -3,9 +3,9 @@
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,20 @@ from feddag.data.shifts import Shift
 from feddag.errors import FeddagError
 from feddag.models import ModelSpec
 from feddag.rng import rng
+from feddag.system import load_average
 
 CLASSES = 10
 CORES = os.cpu_count() or 1
 
 
-def machine() -> dict[str, str | int | float]:
+def machine() -> dict[str, str | int | float | None]:
     """What the numbers were measured on. If it was busy before the start (`load`), they are doubtful."""
     return {
         "cores": CORES,
         "processor": platform.processor() or platform.machine(),
         "instruction_set": native.instruction_set(),
         "torch_threads": torch.get_num_threads(),
-        "load": round(os.getloadavg()[0], 2),
+        "load": load_average(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "feddag": __version__,
@@ -44,9 +45,15 @@ def machine() -> dict[str, str | int | float]:
 def synthetic_dataset(samples: int, shape: tuple[int, ...]) -> Dataset:
     """Pixels of a channels-first shape in ten classes, each a faint pattern in noise: it can be learnt.
 
-    >>> synthetic_dataset(30, (1, 8, 8)).x_train.shape
-    (30, 8, 8, 1)
+    A series (time x channels) is an image of one row.
+
+    >>> synthetic_dataset(30, (1, 8, 8)).x_train.shape, synthetic_dataset(30, (16, 2)).x_train.shape
+    ((30, 8, 8, 1), (30, 16, 2))
     """
+    if len(shape) == 2:
+        rows = synthetic_dataset(samples, (shape[1], 1, shape[0]))
+        train, test = (x[:, 0].astype(np.float32) for x in (rows.x_train, rows.x_test))
+        return replace(rows, x_train=train, x_test=test)
     random = rng(0, "made up pixels")
     channels, height, width = shape
     coarse = random.standard_normal((CLASSES, 4, 4, channels), np.float32)
@@ -98,6 +105,8 @@ def peak_mb() -> float:
     status = Path("/proc/self/status")
     if status.exists():  # getrusage would also count the process before it became this program
         return next(int(line.split()[1]) for line in status.read_text().splitlines() if "VmHWM" in line) / 1024
+    import resource  # Windows has none
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
 
 

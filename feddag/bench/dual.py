@@ -1,7 +1,6 @@
 """A whole FedDAG round, both phases and all averaging, beside the same round in the usual PyTorch loop."""
 
 import contextlib
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -22,6 +21,7 @@ from feddag.methods.feddag.settings import SharingSettings
 from feddag.methods.feddag.sharing import HEAD, PRIMARY, SECONDARY
 from feddag.models import ModelSpec
 from feddag.server.aggregate import mean_of
+from feddag.system import load_average
 from feddag.weights import Weights, only
 
 SPEC = ModelSpec("lenet5", (1, 28, 28), CLASSES, encoders=2)
@@ -51,7 +51,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[list[str]]:
 
 def _measure(data: ClientData, batch_size: int, repeat: int) -> dict[str, Any]:
     settings = LocalSettings(epochs=1, batch_size=batch_size, lr=LR, momentum=MOMENTUM, weight_decay=0.0)
-    threads, load = torch.get_num_threads(), round(os.getloadavg()[0], 2)
+    threads, load = torch.get_num_threads(), load_average()
     network = native_network(SPEC)
     seconds: dict[str, list[float]] = {way: [] for way in WAYS}
     with contextlib.ExitStack() as stack:

@@ -16,7 +16,6 @@ of processor time, every way on one thread of this process with the smallest cli
 """
 
 import contextlib
-import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -41,6 +40,7 @@ from feddag.errors import FeddagError, nearest
 from feddag.federation import Job
 from feddag.models import ModelSpec
 from feddag.rng import rng
+from feddag.system import load_average
 from feddag.weights import Weights
 
 CENTRAL_BATCH = 512
@@ -67,6 +67,7 @@ MODELS: dict[str, ModelSpec] = {
     "M2": ModelSpec("feddag.bench.train:m2", (3, 32, 32), CLASSES),
     "cnn": ModelSpec("cnn", (3, 32, 32), CLASSES),
     "mlp": ModelSpec("mlp", (1, 8, 8), CLASSES),
+    "cnn1d": ModelSpec("cnn1d", (128, 6), CLASSES),
 }
 BATCH_SIZES = (10, 32, 64)
 WAYS = ("naive", "torch", "native", "central")
@@ -165,7 +166,7 @@ def dense_flops(spec: ModelSpec) -> int:
 
 def _measure(name: str, data: ClientData, batch_size: int, repeat: int) -> dict[str, Any]:
     spec = MODELS[name]
-    load = round(os.getloadavg()[0], 2)
+    load = load_average()
     network = native_network(spec)
     start = spec.initial_weights(0, "bench")
     seconds, core_seconds = _time_ways(spec, network, data, start, batch_size, repeat)

@@ -19,7 +19,7 @@ RepeatOption = Annotated[int, typer.Option(metavar="N", min=1, help="interleaved
 
 @app.command("train", cls=Command)
 def bench_train(
-    models: Annotated[str, typer.Option(help="comma-separated")] = "M1,lenet5,M2,cnn,mlp",
+    models: Annotated[str, typer.Option(help="comma-separated")] = "M1,lenet5,M2,cnn,mlp,cnn1d",
     batches: Annotated[str, typer.Option(help="comma-separated batch sizes")] = "10,32,64",
     repeat: RepeatOption = 3,
     json_file: JsonOption = None,

@@ -47,7 +47,7 @@ JsonOption = Annotated[Path | None, typer.Option("--json", metavar="FILE", help=
 
 def overrides(settings: list[str] | None, **flags: Any) -> dict[str, Any]:
     """What the command line sets: options that were given, then every `--set`."""
-    from feddag.experiment import parse_setting
+    from feddag.fields import parse_setting
 
     given = {name: value for name, value in flags.items() if value is not None}
     return given | dict(map(parse_setting, settings or []))

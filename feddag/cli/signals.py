@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from feddag.errors import one_line
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))  # Windows
 IMPORTING = "<frozen importlib"
 
 

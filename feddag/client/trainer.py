@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from feddag import native
+from feddag.client.device import DeviceKind, exactly
 from feddag.client.flops import costs_of, layer_costs, training_flops
-from feddag.encoders import seed_dropout
+from feddag.encoders import pool_first, seed_dropout
 from feddag.errors import FeddagError
 from feddag.models import DualEncoder, Model, ModelSpec
 from feddag.weights import Weights, part_of
@@ -52,7 +53,7 @@ class Pull(NamedTuple):
 
 
 class Trainer(Protocol):
-    """Trains and scores one network, whatever weights it is given."""
+    """Trains and scores one network, whatever weights it is given. Tensors come and go in the processor's memory."""
 
     def fit(
         self,
@@ -116,12 +117,12 @@ def merged_pulls(pulls: Sequence[Pull], parts: Sequence[str]) -> tuple[dict[str,
 
 
 class TorchTrainer:
-    """PyTorch: the reference that every faster trainer must agree with. It can train any network."""
+    """PyTorch: the reference that every faster trainer must agree with. It can train any network, on any device."""
 
-    def __init__(self, model: ModelSpec) -> None:
-        self._spec, self._classes = model, model.num_classes
+    def __init__(self, model: ModelSpec, device: str = "cpu") -> None:
+        self._spec, self._classes, self._device = model, model.num_classes, device
         built = model.build()
-        self._model: Model | DualEncoder = built.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._model: Model | DualEncoder = built.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def fit(
         self,
@@ -151,15 +152,20 @@ class TorchTrainer:
         }
         parameters = list(named.values())
         strengths, centre = merged_pulls(pulls, [name for name, _ in model.named_children()])
+        centre = {name: value.to(self._device) for name, value in centre.items()}
+        x, y = x.to(self._device), y.to(self._device)
+        shares = None if sample_weights is None else sample_weights.to(self._device, torch.float32)
+        fused = self._device in ("cpu", "cuda")  # PyTorch has it for these since 2.4
         optimiser = torch.optim.SGD(
-            parameters, settings.lr, settings.momentum, weight_decay=settings.weight_decay, fused=True
+            parameters, settings.lr, settings.momentum, weight_decay=settings.weight_decay, fused=fused
         )
-        losses = torch.empty(len(batches))
-        with torch.random.fork_rng(devices=[]):  # a user's own random layers draw from torch's global generator
+        losses = torch.empty(len(batches), device=self._device)
+        # A user's own random layers draw from torch's global generator.
+        with exactly(self._device), torch.random.fork_rng(devices=[]):
             torch.manual_seed(dropout_key % 2**63)
             for step, batch in enumerate(batches):
-                index = torch.from_numpy(batch)
-                loss = _mean_loss(model(x[index]), y[index], None if sample_weights is None else sample_weights[index])
+                index = torch.from_numpy(batch).to(self._device)
+                loss = _mean_loss(model(x[index]), y[index], None if shares is None else shares[index])
                 objective = loss if penalty is None else loss + penalty(model, x[index])
                 for parameter, gradient in zip(parameters, torch.autograd.grad(objective, parameters), strict=True):
                     parameter.grad = gradient
@@ -172,17 +178,17 @@ class TorchTrainer:
                 losses[step] = loss.detach()
         # Contiguous, as the native trainer and files want them: this network's own weights lie channels last.
         trained = {
-            name: value.detach().clone(memory_format=torch.contiguous_format)
+            name: value.detach().clone(memory_format=torch.contiguous_format).cpu()
             for name, value in model.state_dict().items()
         }
-        return trained, losses
+        return trained, losses.cpu()
 
     def flops(self, x: Tensor, batches: Batches, parts: tuple[str, ...] = (), penalty: Penalty | None = None) -> int:
         samples = sum(map(len, batches))
         passed = [costs_of(self._spec)]
         if penalty is not None:
             copy = deepcopy(self._model).eval()
-            passed.append(layer_costs(copy, lambda model: penalty(model, x[:1])))
+            passed.append(layer_costs(copy, lambda model: penalty(model, x[:1].to(self._device))))
         return sum(training_flops(layers, parts, samples, samples) for layers in passed)
 
     def score(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
@@ -207,16 +213,17 @@ class TorchTrainer:
     def features(self, weights: Weights, x: Tensor) -> Tensor:
         load_weights(self._model, weights)
         self._model.eval()
-        with torch.inference_mode():
-            found = [self._model.encoder(inputs).flatten(1) for inputs in torch.split(x, EVALUATION_BATCH)]
+        with exactly(self._device), torch.inference_mode():
+            parts = torch.split(x, EVALUATION_BATCH)
+            found = [self._model.encoder(inputs.to(self._device)).flatten(1).cpu() for inputs in parts]
         return torch.cat(found)
 
     def _evaluated(self, weights: Weights, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
         load_weights(self._model, weights)
         self._model.eval()
-        with torch.inference_mode():
+        with exactly(self._device), torch.inference_mode():
             pairs = zip(torch.split(x, EVALUATION_BATCH), torch.split(y, EVALUATION_BATCH), strict=True)
-            return [(self._model(inputs), labels) for inputs, labels in pairs]
+            return [(self._model(inputs.to(self._device)).cpu(), labels) for inputs, labels in pairs]
 
 
 class NativeTrainer:
@@ -297,14 +304,21 @@ class NativeTrainer:
         return self._torch.features(weights, x)
 
 
-def native_network(model: ModelSpec, wanted: TrainerKind = "auto") -> native.Network | None:
+def native_network(
+    model: ModelSpec, wanted: TrainerKind = "auto", device: DeviceKind = "auto"
+) -> native.Network | None:
     """The model as the native trainer takes it; None where PyTorch is to train it. Refuses what cannot be done.
 
     >>> native_network(ModelSpec("mlp", (4,), 2), "torch") is None
     True
     """
     built = model.build()
-    if wanted == "torch":
+    on_card = device in ("cuda", "mps")
+    if on_card and wanted == "native":
+        raise FeddagError(
+            f"trainer = 'native' trains on the processor alone, and device = '{device}'; allowed is trainer = 'torch'"
+        )
+    if on_card or wanted == "torch":
         return None
     why_not = native.reason() or native.obstacle(built, model.shape)
     if why_not and wanted == "native":
@@ -312,24 +326,9 @@ def native_network(model: ModelSpec, wanted: TrainerKind = "auto") -> native.Net
     return None if why_not else native.describe(built, model.shape)
 
 
-def make_trainer(model: ModelSpec, network: native.Network | None) -> Trainer:
+def make_trainer(model: ModelSpec, network: native.Network | None, device: str = "cpu") -> Trainer:
     """A trainer of one's own: one that uses PyTorch cannot be shared between threads."""
-    return TorchTrainer(model) if network is None else NativeTrainer(model, network)
-
-
-def pool_first(model: nn.Module) -> None:
-    """Put every max-pool before the ReLU that feeds it: the same values and gradients, and less work for ReLU.
-
-    >>> layers = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2))
-    >>> pool_first(layers)
-    >>> [type(layer).__name__ for layer in layers]
-    ['Conv2d', 'MaxPool2d', 'ReLU']
-    """
-    for part in model.modules():
-        if type(part) is nn.Sequential:
-            for i in range(len(part) - 1):
-                if type(part[i]) is nn.ReLU and type(part[i + 1]) is nn.MaxPool2d:
-                    part[i], part[i + 1] = part[i + 1], part[i]
+    return TorchTrainer(model, device) if network is None else NativeTrainer(model, network)
 
 
 def load_weights(model: nn.Module, weights: Weights) -> None:

@@ -7,7 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from feddag.client.step import Step
-from feddag.client.trainer import native_network
 from feddag.data.clients import Array, ClientData, of_one_client
 from feddag.data.datasets import load as load_dataset
 from feddag.deploy.app import EXPERIMENT, Task
@@ -32,7 +31,7 @@ from feddag.engines.flower.wire import (
     write_refusal,
     write_reply,
 )
-from feddag.engines.worker import Done, Work, Worker, WorkerConfig
+from feddag.engines.worker import Done, Work, Worker
 from feddag.errors import FeddagError, short
 from feddag.experiment import Experiment, read_experiment
 from feddag.federation import Job, Reply
@@ -184,8 +183,7 @@ def do(job: ReceivedJob, node: Node, experiment: Experiment, task: Task) -> Repl
     """Do a job with the samples and the memory of this node."""
     torch.set_num_threads(node.threads)
     model = task.model(experiment)
-    network = native_network(model, experiment.trainer)
-    config = WorkerConfig(model, experiment.local, experiment.seed, network, node.policy.least_per_class)
+    config = replace(experiment.worker_config(model), least_per_class=node.policy.least_per_class)
     data = read_site(node, task, experiment.columns)
 
     def fetch(ref: Ref) -> Weights:

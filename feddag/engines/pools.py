@@ -1,7 +1,6 @@
 """Workers side by side: in this thread, in threads, or in processes. The same bytes for any number of them."""
 
 import contextlib
-import fcntl
 import io
 import multiprocessing
 import shutil
@@ -23,6 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from feddag import system
 from feddag.data.clients import ClientData
 from feddag.engines.worker import Done, Score, Work, Worker, WorkerConfig
 from feddag.weights import Ref, Weights
@@ -131,7 +131,7 @@ class ProcessPool(Pool):
         _sweep_abandoned()
         self._folder = Path(tempfile.mkdtemp(prefix=SHARED_FOLDER))
         self._lock = (self._folder / "lock").open("w")
-        fcntl.flock(self._lock, fcntl.LOCK_EX)  # released when this process ends, however it ends
+        system.lock(self._lock.fileno(), wait=True)
         data.write(self._folder)
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self._context: Any = multiprocessing.get_context(method)
@@ -254,5 +254,5 @@ def _sweep_abandoned() -> None:
     """Remove what killed runs left behind: folders with a lock that nobody holds."""
     for lock in Path(tempfile.gettempdir()).glob(f"{SHARED_FOLDER}*/lock"):
         with contextlib.suppress(OSError), lock.open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            system.lock(file.fileno())
             shutil.rmtree(lock.parent, ignore_errors=True)

@@ -14,6 +14,7 @@ from feddag.data.clients import ClientData
 from feddag.federation import Job
 from feddag.models import ModelSpec
 from feddag.native import Network
+from feddag.system import cores
 from feddag.weights import ClientId, Ref, Weights
 
 
@@ -28,10 +29,16 @@ class WorkerConfig:
     """For the native trainer; None where PyTorch does the work."""
     least_per_class: int = 1
     """Classes of fewer samples are left out of what clients tell about their data, whatever the server asks for."""
+    device: str = "cpu"
+    """Where PyTorch works."""
 
     def trainer(self) -> Trainer:
         """A trainer for one worker."""
-        return make_trainer(self.model, self.network)
+        return make_trainer(self.model, self.network, self.device)
+
+    def most_workers(self) -> int:
+        """How many workers are of use: one per core; on a card one, as each more would take its own memory there."""
+        return cores() if self.device == "cpu" else 1
 
     @property
     def releases_gil(self) -> bool:

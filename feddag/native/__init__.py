@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -26,6 +27,7 @@ from feddag.native.network import (
     MaxPool,
     Network,
     ReLU,
+    TimeLast,
     Unsupported,
     translate,
 )
@@ -42,6 +44,7 @@ __all__ = [
     "MaxPool",
     "Network",
     "ReLU",
+    "TimeLast",
     "available",
     "describe",
     "evaluate",
@@ -64,10 +67,10 @@ Trained = tuple[dict[str, Array], NDArray[np.float64]]
 class Job:
     """Local training of one client: float32 (or, for tests, float64) arrays throughout, contiguous in memory.
 
-    `x` is N x H x W x C or N x D (see `samples`), `y` int64 labels. Step s uses the next `batch_sizes[s]` indices of
-    `order` (both int64). The gradient is that of the mean cross-entropy (weighted by `sample_weights`, if given) plus
-    proximal / 2 * ||w - anchor||^2, where `proximal` may differ by part (one that is not named has none) and the anchor
-    defaults to the weights training starts from; `clip` bounds its norm over all trained weights; then
+    `x` is N x H x W x C, N x T x C or N x D (see `samples`), `y` int64 labels. Step s uses the next `batch_sizes[s]`
+    indices of `order` (both int64). The gradient is that of the mean cross-entropy (weighted by `sample_weights`, if
+    given) plus proximal / 2 * ||w - anchor||^2, where `proximal` may differ by part (one that is not named has none)
+    and the anchor defaults to the weights training starts from; `clip` bounds its norm over all trained weights; then
     torch.optim.SGD's momentum and weight decay. Parts that are not in `trainable` (default: all) stay as they are, and
     their dropout is off. Masks are `feddag.rng.dropout_mask(dropout_key, ...)`.
     """
@@ -139,22 +142,25 @@ def obstacle(module: nn.Module, input_shape: tuple[int, ...]) -> str:
     try:
         network = translate(module)
         if _kernels is not None:
-            image = len(input_shape) == 3
-            shape = (*input_shape[1:], input_shape[0]) if image else (int(np.prod(input_shape)),)
-            _kernels.check(network, np.empty((0, *shape), np.float32))
+            _kernels.check(network, samples(torch.empty(0, *input_shape)))
     except (Unsupported, ValueError) as error:
         return str(error)
     return ""
 
 
 def samples(x: Tensor) -> Array:
-    """Samples as a Job takes them: images channels last (no copy if they lie so already), anything else as vectors.
+    """Samples as a Job takes them: images channels last, series as they lie, anything else as vectors.
 
-    >>> import torch
+    Nothing is copied of what lies so already.
+
     >>> samples(torch.zeros(5, 3, 8, 9)).shape, samples(torch.zeros(5, 128, 6)).shape
-    ((5, 8, 9, 3), (5, 768))
+    ((5, 8, 9, 3), (5, 128, 6))
+    >>> samples(torch.zeros(5, 2, 2, 2, 2)).shape
+    (5, 16)
     """
-    return np.ascontiguousarray(x.permute(0, 2, 3, 1) if x.ndim == 4 else x.reshape(len(x), math.prod(x.shape[1:])))
+    if x.ndim == 4:
+        return np.ascontiguousarray(x.permute(0, 2, 3, 1))
+    return np.ascontiguousarray(x if x.ndim == 3 else x.reshape(len(x), math.prod(x.shape[1:])))
 
 
 def fma_peak(threads: int) -> float | None:

@@ -5,10 +5,15 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from feddag import encoders
+
 
 @dataclass(frozen=True)
 class Conv:
-    """Square convolution; its weights are `name.weight` (outputs, inputs, kernel, kernel) and `name.bias`."""
+    """Convolution of a square, or over time: its weights are `name.weight` and `name.bias`.
+
+    The former are of shape (outputs, inputs, kernel, kernel), over a series (outputs, inputs, kernel).
+    """
 
     name: str
     inputs: int
@@ -17,6 +22,7 @@ class Conv:
     stride: int = 1
     padding: int = 0
     bias: bool = True
+    series: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,18 +47,20 @@ class GroupNorm:
 
 @dataclass(frozen=True)
 class MaxPool:
-    """The largest value of every square window."""
+    """The largest value of every square window, or stretch of a series."""
 
     kernel: int
     stride: int
+    series: bool = False
 
 
 @dataclass(frozen=True)
 class AvgPool:
-    """The mean of every square window."""
+    """The mean of every square window, or stretch of a series."""
 
     kernel: int
     stride: int
+    series: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,12 @@ class Flatten:
     """An image becomes a vector in the order channel, row, column."""
 
 
-Layer = Conv | Linear | GroupNorm | MaxPool | AvgPool | Dropout | ReLU | Flatten
+@dataclass(frozen=True)
+class TimeLast:
+    """First of a part: samples are series, time x channels, and not vectors of as many values."""
+
+
+Layer = Conv | Linear | GroupNorm | MaxPool | AvgPool | Dropout | ReLU | Flatten | TimeLast
 
 
 @dataclass(frozen=True)
@@ -126,28 +139,30 @@ def _layers(module: nn.Module, name: str) -> Iterator[Layer]:
 
 def _layer(module: nn.Module, name: str) -> Layer:
     match module:
-        case nn.Conv2d() if _plain(module):
+        case nn.Conv2d() | nn.Conv1d() if _plain(module):
             kernel, stride, padding = (
                 _square(module, size) for size in (module.kernel_size, module.stride, module.padding)
             )
             channels = module.in_channels, module.out_channels
-            return Conv(name, *channels, kernel, stride, padding, module.bias is not None)
+            return Conv(name, *channels, kernel, stride, padding, module.bias is not None, _over_time(module))
         case nn.Linear():
             return Linear(name, module.in_features, module.out_features, module.bias is not None)
         case nn.GroupNorm() if module.affine:
             return GroupNorm(name, module.num_groups, module.num_channels, module.eps)
-        case nn.MaxPool2d() if (
-            not module.ceil_mode and module.dilation in (1, (1, 1)) and module.padding in (0, (0, 0))
+        case nn.MaxPool2d() | nn.MaxPool1d() if (
+            not module.ceil_mode and _all(module.dilation, 1) and _all(module.padding, 0)
         ):
-            return MaxPool(_square(module, module.kernel_size), _square(module, module.stride))
-        case nn.AvgPool2d() if (
-            not module.ceil_mode and module.padding in (0, (0, 0)) and module.divisor_override is None
+            return MaxPool(_square(module, module.kernel_size), _square(module, module.stride), _over_time(module))
+        case nn.AvgPool2d() | nn.AvgPool1d() if (
+            not module.ceil_mode and _all(module.padding, 0) and getattr(module, "divisor_override", None) is None
         ):
-            return AvgPool(_square(module, module.kernel_size), _square(module, module.stride))
+            return AvgPool(_square(module, module.kernel_size), _square(module, module.stride), _over_time(module))
         case nn.ReLU():
             return ReLU()
         case nn.Flatten() if module.start_dim == 1 and module.end_dim == -1:
             return Flatten()
+        case encoders.TimeLast():
+            return TimeLast()
     if type(module).__name__ == "Dropout" and isinstance(getattr(module, "p", None), float | int):
         return Dropout(float(module.p))  # type: ignore[arg-type]
     raise Unsupported(
@@ -155,8 +170,16 @@ def _layer(module: nn.Module, name: str) -> Layer:
     )
 
 
-def _plain(conv: nn.Conv2d) -> bool:
-    return conv.groups == 1 and conv.dilation == (1, 1) and conv.padding_mode == "zeros"
+def _plain(conv: nn.Conv1d | nn.Conv2d) -> bool:
+    return conv.groups == 1 and _all(conv.dilation, 1) and conv.padding_mode == "zeros"
+
+
+def _over_time(module: nn.Module) -> bool:
+    return isinstance(module, nn.Conv1d | nn.MaxPool1d | nn.AvgPool1d)
+
+
+def _all(size: int | tuple[int, ...], value: int) -> bool:
+    return size == value or (isinstance(size, tuple) and set(size) == {value})
 
 
 def _square(module: nn.Module, size: int | str | tuple[int, ...]) -> int:

@@ -1,6 +1,5 @@
 """How long runs will take on this machine: their sample passes, and a short measurement of each network's speed."""
 
-import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -8,7 +7,6 @@ from itertools import count, groupby
 from pathlib import Path
 
 from feddag.client.train import Train
-from feddag.client.trainer import native_network
 from feddag.data.clients import lay_out
 from feddag.data.datasets import Dataset
 from feddag.data.datasets import load as load_dataset
@@ -86,11 +84,10 @@ def sampled_share(experiment: Experiment, sizes: Mapping[ClientId, int], config:
 
 def measure_speed(experiment: Experiment, dataset: Dataset, partition: Partition, config: WorkerConfig) -> float:
     """Sample passes per second of local training on all cores, for the single-encoder form of the network."""
-    workers = experiment.workers or len(os.sched_getaffinity(0))
+    workers = experiment.workers or config.most_workers()
     model = replace(config.model, encoders=1)
-    single = WorkerConfig(model, experiment.local, experiment.seed, native_network(model, experiment.trainer))
     largest = sorted(range(len(partition.train)), key=lambda client: -len(partition.train[client]))[:workers]
-    engine = LocalEngine(lay_out(dataset, partition, experiment.seed), single, workers)
+    engine = LocalEngine(lay_out(dataset, partition, experiment.seed), experiment.worker_config(model), workers)
     try:
         federation = Federation(engine, model, experiment.seed, 1.0)
         start = federation.put(federation.initial_weights())

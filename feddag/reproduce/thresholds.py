@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -45,7 +44,7 @@ class Search(TypedDict):
 def search(experiment: Experiment) -> Search:
     """Let a method do what comes before its first round: warm-up, signatures, groups."""
     dataset, partition, config = prepare(experiment)
-    workers = experiment.workers or len(os.sched_getaffinity(0))
+    workers = experiment.workers or config.most_workers()
     engine = LocalEngine(lay_out(dataset, partition, experiment.seed), config, workers)
     method = experiment.method_class(experiment.settings)
     try:

@@ -7,7 +7,6 @@ samples as they are) and result.json. All are plain files and folders: a link or
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import time
@@ -19,6 +18,7 @@ from typing import Annotated, Any, NotRequired
 from torch import Tensor
 from typing_extensions import TypedDict
 
+from feddag import system
 from feddag.errors import FeddagError
 from feddag.files import TEMPORARY, open_plain, refuse_link, sync, write_atomically
 from feddag.records import Amount, Between, Count, ResultRecord, RoundRecord, Size
@@ -105,7 +105,7 @@ class RunDirectory:
         lock = open_plain(self.path / ".lock", os.O_RDWR | os.O_CREAT)
         try:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                system.lock(lock)
             except OSError:
                 raise FeddagError(f"run directory '{self.path}' is in use by another process") from None
             self._lock = lock
@@ -118,12 +118,14 @@ class RunDirectory:
 
     def is_running(self) -> bool:
         """Whether a process runs in this directory: then it holds the lock, which we only touch to see."""
+        if not system.can_lock():
+            return False
         try:
             lock = open_plain(self.path / ".lock")
         except FileNotFoundError:
             return False
         try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            system.lock(lock, shared=True)
         except OSError:
             return True
         finally:

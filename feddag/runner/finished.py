@@ -13,7 +13,7 @@ import torch
 from feddag.client.signature import Signature
 from feddag.client.trainer import load_weights
 from feddag.encoders import default_model
-from feddag.errors import FeddagError
+from feddag.errors import FeddagError, one_line
 from feddag.experiment import Experiment
 from feddag.methods import Method
 from feddag.methods.clustered import ClusteredMethod
@@ -96,7 +96,7 @@ class Run:
         with self._reading("nothing that a newcomer could be compared with") as (saved, method):
             signing, newcomer = by_signatures(method), self.result["clients"]
             spec, form = self._spec(saved.tree), self._samples(saved)
-            return sign_newcomer(signing, self.experiment, spec, form, (x, y), newcomer)
+        return sign_newcomer(signing, self.experiment, spec, form, (x, y), newcomer)  # no fault of the directory's
 
     def place(self, signature: Signature) -> Placement:
         """The group, and its model, for a client that was not there: by a signature of `run.signature`."""
@@ -124,8 +124,10 @@ class Run:
         except FeddagError:
             raise
         except Exception as error:  # a checkpoint can be whole and still not hold what this method saves
+            cause = one_line(f"{type(error).__name__}: {error}", 200)  # said, as it may be a mistake of our own
             raise FeddagError(
-                f"run directory '{self.directory}' holds {nothing} that method = '{self.experiment.method}' could use"
+                f"run directory '{self.directory}' holds {nothing} that method = '{self.experiment.method}' could use "
+                f"({cause})"
             ) from error
 
     def _samples(self, saved: Checkpoint) -> SampleFormat:

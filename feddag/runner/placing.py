@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from feddag.client.signature import Signature
-from feddag.client.trainer import native_network
 from feddag.data.clients import of_one_client
-from feddag.engines.worker import Done, Work, Worker, WorkerConfig
+from feddag.engines.worker import Done, Work, Worker
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.federation import Job
@@ -58,9 +57,10 @@ def sign_newcomer(
     def fetch(ref: Ref) -> Weights:
         return start
 
-    config = WorkerConfig(spec, experiment.local, experiment.seed, native_network(spec, experiment.trainer))
     step = method.signing(Ref("start", 0))
-    done = Worker(data, config, fetch).do(Work(Job(client, step), {}, (experiment.rounds + 1, 0)))
+    done = Worker(data, experiment.worker_config(spec), fetch).do(
+        Work(Job(client, step), {}, (experiment.rounds + 1, 0))
+    )
     assert isinstance(done, Done)
     if problem := step.problem(done.results[0]):
         raise FeddagError(f"no signature can be made of these samples: {problem}")

@@ -1,12 +1,10 @@
 """From an experiment to a finished run."""
 
-import os
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 from feddag import native
-from feddag.client.trainer import native_network
 from feddag.data.clients import count_classes, lay_out
 from feddag.data.datasets import Dataset
 from feddag.data.partitions import Partition
@@ -108,19 +106,20 @@ def prepare(experiment: Experiment, dataset: Dataset | None = None) -> tuple[Dat
     dataset = dataset or experiment.load_dataset()
     partition = experiment.divide(dataset)
     model = experiment.network(dataset.x_train.shape[1:], dataset.num_classes)
-    network = native_network(model, experiment.trainer)
+    config = experiment.worker_config(model)
     if experiment.method_class.needs_truth and partition.truth is None:
         raise FeddagError(
             f"method = '{experiment.method}' needs true groups, and partition = '{experiment.partition}' has none"
         )
-    return dataset, partition, WorkerConfig(model, experiment.local, experiment.seed, network)
+    return dataset, partition, config
 
 
 def context_of(dataset: Dataset, partition: Partition, worker_config: WorkerConfig) -> RunContext:
     """What is known where one machine holds the data of all clients."""
+    on_torch = "torch" if worker_config.device == "cpu" else f"torch, {worker_config.device}"
     return RunContext(
         model=worker_config.model,
-        trainer="torch" if worker_config.network is None else f"native, {native.instruction_set()}",
+        trainer=on_torch if worker_config.network is None else f"native, {native.instruction_set()}",
         clients=len(partition.train),
         truth=partition.truth,
         truth_at_end=partition.truth,
@@ -138,4 +137,4 @@ def _worthwhile_workers(experiment: Experiment, partition: Partition, worker_con
     samples = by_steps or local.epochs * sum(map(len, partition.train))
     parameters = sum(weights.numel() for weights in worker_config.model.build().state_dict().values())
     work = experiment.rounds * experiment.participation * samples * parameters
-    return len(os.sched_getaffinity(0)) if work > SMALL_RUN or worker_config.releases_gil else 1
+    return worker_config.most_workers() if work > SMALL_RUN or worker_config.releases_gil else 1

@@ -44,7 +44,9 @@ def test_synthetic_clients_have_the_sizes_asked_for() -> None:
     assert data.y.tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8]
 
 
-@pytest.mark.parametrize(("name", "parameters"), [("M1", 28938), ("lenet5", 61706), ("M2", 540710), ("cnn", 537610)])
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("M1", 28938), ("lenet5", 61706), ("M2", 540710), ("cnn", 537610), ("cnn1d", 93642)]
+)
 def test_models_have_the_published_sizes(name: str, parameters: int) -> None:
     assert sum(value.numel() for value in train.MODELS[name].build().state_dict().values()) == parameters
 
@@ -90,7 +92,7 @@ def test_naive_uses_the_dropout_that_others_use() -> None:
     [
         (
             {"models": ["lenet"]},
-            "models: 'lenet' is not measured; allowed are M1, lenet5, M2, cnn, mlp; did you mean 'lenet5'?",
+            "models: 'lenet' is not measured; allowed are M1, lenet5, M2, cnn, mlp, cnn1d; did you mean 'lenet5'?",
         ),
         ({"repeat": 0}, "repeat = 0 is not possible: at least 1 is needed"),
         ({"batch_sizes": [10, 0]}, "batch_sizes = 0 is not possible: at least 1 is needed"),

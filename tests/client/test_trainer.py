@@ -133,17 +133,20 @@ def test_what_pytorch_trained_can_be_scored_natively() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shapes"),
+    ("name", "shape", "shapes"),
     [
-        ("fedgwc-cnn", [(64, 3, 5, 5), (64, 64, 5, 5), (384, 1600), (192, 384), (3, 192)]),
-        ("fedac-cnn", [(32, 3, 5, 5), (64, 32, 5, 5), (1024, 4096), (512, 1024), (3, 512)]),
+        ("cnn1d", (32, 6), [(64, 6, 5), (128, 64, 5), (128, 128, 3), (3, 128)]),
+        ("fedgwc-cnn", (3, 32, 32), [(64, 3, 5, 5), (64, 64, 5, 5), (384, 1600), (192, 384), (3, 192)]),
+        ("fedac-cnn", (3, 32, 32), [(32, 3, 5, 5), (64, 32, 5, 5), (1024, 4096), (512, 1024), (3, 512)]),
     ],
 )
-def test_the_papers_networks_are_trained_natively_as_on_pytorch(name: str, shapes: list[tuple[int, ...]]) -> None:
-    spec = ModelSpec(name, (3, 32, 32), 3)
+def test_networks_are_trained_natively_as_on_pytorch(
+    name: str, shape: tuple[int, ...], shapes: list[tuple[int, ...]]
+) -> None:
+    spec = ModelSpec(name, shape, 3)
     network = native_network(spec, "native") if native.available() else pytest.skip(native.reason())
     assert network is not None
-    start, x, y = spec.initial_weights(0, "m"), torch.randn(6, 3, 32, 32), torch.tensor([0, 1, 2, 0, 1, 2])
+    start, x, y = spec.initial_weights(0, "m"), torch.randn(6, *shape), torch.tensor([0, 1, 2, 0, 1, 2])
     sizes = [tuple(value.shape) for name, value in start.items() if name.endswith("weight")]
     assert sizes == shapes
     batches = [np.arange(4), np.arange(2, 6)]

@@ -15,7 +15,7 @@ from feddag.methods.feddag import FedDAGStar
 from feddag.methods.feddag_published import PAPER, RELEASED
 from feddag.testing import moved
 from feddag.weights import ClientId, only
-from tests.methods.test_feddag import SINGLE, SPEC, TWO, Pretend
+from tests.methods.pretend import SINGLE, SPEC, TWO, Pretend
 
 THREE = {0: [0], 1: [1], 2: [2]}
 

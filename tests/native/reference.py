@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from feddag import native
+from feddag.encoders import TimeLast
 from feddag.native import Job
 from feddag.rng import dropout_mask
 
@@ -99,7 +100,13 @@ def random_layers(rng: np.random.Generator, shape: tuple[int, ...]) -> nn.Sequen
         x = layer(x)
         layers.append(layer)
 
-    if len(shape) == 3:
+    series = len(shape) == 2
+    conv, max_pool, avg_pool = (
+        (nn.Conv1d, nn.MaxPool1d, nn.AvgPool1d) if series else (nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d)
+    )
+    if series:
+        add(TimeLast() if rng.random() < 0.8 else nn.Flatten())
+    if x.ndim > 2:
         for _ in range(rng.integers(0, 4)):
             side = min(x.shape[2:])
             kind = rng.choice(["conv", "conv", "conv", "relu", "max", "avg", "norm", "drop"])
@@ -108,17 +115,17 @@ def random_layers(rng: np.random.Generator, shape: tuple[int, ...]) -> nn.Sequen
                 kernel = int(rng.integers(1, min(5, side + 2 * padding) + 1))
                 channels = int(rng.choice([1, 3, 6, 8, 16, 20]))
                 stride = int(rng.choice([1, 1, 2]))
-                add(nn.Conv2d(x.shape[1], channels, kernel, stride, padding, bias=bool(rng.random() < 0.8)))
+                add(conv(x.shape[1], channels, kernel, stride, padding, bias=bool(rng.random() < 0.8)))
                 side = min(x.shape[2:])
                 after = str(rng.choice(["", "r", "p", "rp", "pr"]))
                 for letter in after:
                     k = int(rng.integers(1, min(3, side) + 1))
-                    add(nn.ReLU() if letter == "r" else nn.MaxPool2d(k, int(rng.integers(1, k + 1))))
+                    add(nn.ReLU() if letter == "r" else max_pool(k, int(rng.integers(1, k + 1))))
             elif kind == "relu":
                 add(nn.ReLU())
             elif kind in ("max", "avg"):
                 k = int(rng.integers(1, min(3, side) + 1))
-                add((nn.MaxPool2d if kind == "max" else nn.AvgPool2d)(k, int(rng.integers(1, k + 1))))
+                add((max_pool if kind == "max" else avg_pool)(k, int(rng.integers(1, k + 1))))
             elif kind == "norm" and x.shape[2:].numel() > 1:
                 channels = x.shape[1]
                 add(nn.GroupNorm(int(rng.choice([g for g in (1, 2, 3, channels) if channels % g == 0])), channels))
@@ -149,7 +156,9 @@ def random_case(seed: int, dtype: torch.dtype, steps: int) -> tuple[nn.Module, T
     """A random network with random samples and random settings of everything."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
-    shape = (int(rng.integers(1, 4)), *(int(n) for n in rng.integers(5, 12, 2))) if rng.random() < 0.8 else (7,)
+    image = (int(rng.integers(1, 4)), *(int(n) for n in rng.integers(5, 12, 2)))
+    kind = rng.random()
+    shape = image if kind < 0.6 else (int(rng.integers(5, 30)), int(rng.integers(1, 20))) if kind < 0.9 else (7,)
     first = random_layers(rng, shape)
     head_input = width(first, shape)
     classes = int(rng.integers(2, 12))

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from feddag import native
-from feddag.native import Flatten, Job, Linear, Network
+from feddag.models import ModelSpec
+from feddag.native import Conv, Flatten, Job, Linear, Network, TimeLast
 from feddag.rng import dropout_mask
 from tests.native.reference import Dropout, Dual, Single, random_case, torch_train, weights_of, width
 
@@ -166,6 +167,45 @@ def test_the_number_of_threads_changes_nothing(seed: int) -> None:
     for (w1, l1), (w2, l2) in zip(one, two, strict=True):
         assert l1.tobytes() == l2.tobytes()
         assert all(w1[name].tobytes() == w2[name].tobytes() for name in w1)
+
+
+@pytest.mark.parametrize(("time", "channels"), [(8, 1), (16, 2), (33, 6), (128, 9)])
+@pytest.mark.parametrize("encoders", [1, 2])
+def test_the_network_for_series_agrees_with_torch(time: int, channels: int, encoders: int) -> None:
+    torch.manual_seed(6)
+    spec = ModelSpec("cnn1d", (time, channels), 5, encoders)
+    model = spec.build().double()
+    x = torch.randn(9, time, channels, dtype=torch.float64)
+    network = native.describe(model, spec.shape)
+    assert network is not None, native.obstacle(model, spec.shape)
+    order = np.concatenate([np.random.default_rng(i).permutation(9) for i in range(4)])
+    data = native.samples(x), np.arange(9) % 5, order, np.array([4, 5] * 4)
+    job = Job(network, weights_of(model), *data, lr=0.02, momentum=0.5)
+    scores = native.scores(network, job.weights, job.x)
+    np.testing.assert_allclose(scores, model(x).detach(), rtol=1e-10, atol=1e-12)
+    single = native.scores(network, {k: v.astype("f4") for k, v in job.weights.items()}, job.x.astype("f4"))
+    np.testing.assert_allclose(single, scores, rtol=1e-5, atol=1e-5 * np.abs(scores).max())
+    trained, losses = native.train(job)
+    np.testing.assert_allclose(losses, torch_train(model, x, job), rtol=1e-11)
+    for name, expected in weights_of(model).items():
+        np.testing.assert_allclose(trained[name], expected, rtol=1e-9, atol=1e-11, err_msg=name)
+
+
+def test_a_convolution_over_time_by_hand() -> None:
+    """Two channels, three steps: weights 1, 2, 3 on the first channel and 10 on the middle step of the second."""
+    over_time = Conv("c", 2, 1, 3, padding=1, bias=False, series=True)
+    network = Network((TimeLast(), over_time, Flatten()), (Linear("h", 3, 3, bias=False),))
+    weights = {"c.weight": np.array([[[1, 2, 3], [0, 10, 0]]], np.float32), "h.weight": np.eye(3, dtype=np.float32)}
+    x = np.array([[[1, 0], [2, 1], [4, 0]]], np.float32)
+    # step 0: 2*1 + 3*2; step 1: 1*1 + 2*2 + 3*4 + 10*1; step 2: 1*2 + 2*4
+    assert native.scores(network, weights, x).tolist() == [[8, 27, 10]]
+
+
+def test_a_series_that_is_not_turned_is_a_vector_in_the_order_of_its_file() -> None:
+    head = (Linear("h", 6, 6, bias=False),)
+    weights, x = {"h.weight": np.eye(6, dtype=np.float32)}, np.arange(6, dtype=np.float32).reshape(1, 3, 2)
+    assert native.scores(Network((Flatten(),), head), weights, x).tolist() == [[0, 1, 2, 3, 4, 5]]
+    assert native.scores(Network((TimeLast(), Flatten()), head), weights, x).tolist() == [[0, 2, 4, 1, 3, 5]]
 
 
 LAYERS: dict[str, list[nn.Module]] = {

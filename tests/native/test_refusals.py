@@ -8,7 +8,7 @@ from torch import nn
 
 from feddag import native
 from feddag.errors import FeddagError
-from feddag.native import Conv, Flatten, Job, Linear, MaxPool, Network, ReLU
+from feddag.native import Conv, Flatten, Job, Linear, MaxPool, Network, ReLU, TimeLast
 from tests.native.reference import Single
 
 
@@ -20,9 +20,25 @@ def small_job() -> Job:
     return Job(network, weights, x, np.arange(5) % 3, np.arange(5), np.array([2, 3]), lr=0.1)
 
 
+SERIES = Network((TimeLast(), Conv("c", 1, 2, 3, series=True), ReLU(), Flatten()), (Linear("h", 8, 3),))
 HOSTILE = {
     "wrong kind of x": ({"x": np.ones((5, 6, 6, 1), np.int32)}, "x is an array of int32"),
-    "missing axis": ({"x": np.ones((5, 6, 6), np.float32)}, "x has 3 axes"),
+    "missing axes": ({"x": np.ones(5, np.float32)}, "x has 1 axes"),
+    "a series for an image": ({"x": np.ones((5, 6, 6), np.float32)}, "takes 1 channels but its input is 36 values"),
+    "an image for a series": ({"network": SERIES}, "needs a series but its input is 1 channels of 6 x 6"),
+    "a series too short": ({"network": SERIES, "x": np.ones((5, 2, 1), np.float32)}, "window of 3"),
+    "squares over time": (
+        {"network": replace(SERIES, encoder=(TimeLast(), Conv("c", 1, 2, 1))), "x": np.ones((5, 6, 1), np.float32)},
+        "is for images but its input is 1 channels of 6 steps",
+    ),
+    "time over squares": (
+        {"network": Network((MaxPool(2, 2, series=True), Flatten()), (Linear("h", 18, 3),))},
+        "is for series but its input is 1 channels of 6 x 6",
+    ),
+    "time turned twice": (
+        {"network": Network((TimeLast(), TimeLast(), Flatten()), ()), "x": np.ones((5, 6, 1), np.float32)},
+        "is not the first of its part",
+    ),
     "empty side": ({"x": np.ones((5, 0, 6, 1), np.float32)}, "sides"),
     "other channels": ({"x": np.ones((5, 6, 6, 2), np.float32)}, "takes 1 channels"),
     "too small": ({"x": np.ones((5, 2, 2, 1), np.float32)}, "window of 3"),

@@ -4,7 +4,6 @@ It is started by `apart.py`, from standard input to standard output, and imports
 """
 
 import io
-import resource
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,18 @@ import numpy as np
 
 
 def limit(memory: int, seconds: int) -> None:
-    """From here on this process takes so many more bytes and seconds at most, and leaves no core dump."""
-    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (in_use + memory,) * 2)
+    """From here on this process takes so many more bytes and seconds at most, and leaves no core dump.
+
+    Windows has no such limits, and macOS none of memory.
+    """
+    try:
+        import resource
+    except ImportError:
+        return
+    told = Path("/proc/self/statm")
+    if told.exists():
+        in_use = int(told.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (in_use + memory,) * 2)
     resource.setrlimit(resource.RLIMIT_CPU, (seconds,) * 2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -8,6 +8,7 @@ from stat import S_ISREG
 from typing import BinaryIO
 
 from feddag.errors import FeddagError
+from feddag.system import memory
 
 VARIABLE = "FEDDAG_LARGEST_DATA"
 SHARE_OF_MEMORY = 4  # reading, splitting and handing out to clients each hold the samples once more
@@ -36,7 +37,7 @@ def largest_data() -> int:
 
 def _memory() -> int:
     """Bytes of memory of this machine, or of the container that this is."""
-    found = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    found = [memory()]
     for path in CONTAINER_LIMITS:
         try:
             found.append(int(path.read_text()))

@@ -47,6 +47,7 @@ inline std::vector<LayerSpec> describe(py::handle layers) {
         if (kind("Conv") || kind("MaxPool") || kind("AvgPool")) {
             d.kernel = read_int(layer, "kernel", 1);
             d.stride = read_int(layer, "stride", 1);
+            d.series = layer.attr("series").cast<bool>();
         }
         if (kind("Conv")) d.padding = read_int(layer, "padding", 0);
         if (kind("Dropout")) {
@@ -113,14 +114,16 @@ template <class T> void read_samples(Client<T>& client, const py::dict& job) {
     std::vector<std::int64_t> shape;
     Samples<T>& data = client.data;
     data.x = contiguous<T>(job["x"], "x", type_name<T>(), shape);
-    if (shape.size() != 2 && shape.size() != 4)
-        refuse("x has " + std::to_string(shape.size()) + " axes, not 2 (N, D) or 4 (N, H, W, C).");
+    if (shape.size() < 2 || shape.size() > 4)
+        refuse("x has " + std::to_string(shape.size()) + " axes, not 2 (N, D), 3 (N, T, C) or 4 (N, H, W, C).");
     for (std::size_t i = 1; i < shape.size(); i++)
         if (shape[i] < 1 || shape[i] > 1 << 20)
             refuse("x has shape " + shape_text(shape) + ", but a sample's sides must be from 1 to 2^20.");
     data.count = shape[0];
     if (shape.size() == 4)
         data.layout = Layout{int(shape[1]), int(shape[2]), int(shape[3]), int(shape[3]), 0, false};
+    else if (shape.size() == 3)
+        data.layout = Layout{1, int(shape[1]), int(shape[2]), int(shape[2]), 0, false, true};
     else
         data.layout = Layout{1, 1, int(shape[1]), int(shape[1]), 0, true};
     const Layout& sample = data.layout;

@@ -33,7 +33,8 @@ public:
         out = output;
         row_ = in.width() * in.stored;
         patch_row_ = s_.kernel * in.stored;
-        patch_ = s_.kernel * round_up(patch_row_, L);
+        kernel_rows_ = in.rows(s_.kernel);
+        patch_ = kernel_rows_ * round_up(patch_row_, L);
         channels_ = round_up(out.c, L);
         vectors_ = panel_vectors<T>(channels_);
         width_ = vectors_ * L;
@@ -41,8 +42,9 @@ public:
         lay_out_parameters();
         lay_out_windows();
         group_ = rows_ / std::gcd(rows_, int(window_.size()));
-        packed_ = Buffer<T>(std::size_t(s_.kernel) * patch_row_ * channels_);
-        const Winograd<T>* sums = s_.stride == 1 && s_.pool == s_.pool_stride ? Winograd<T>::find(s_.kernel) : nullptr;
+        packed_ = Buffer<T>(std::size_t(kernel_rows_) * patch_row_ * channels_);
+        const bool square = !in.series && s_.stride == 1 && s_.pool == s_.pool_stride;
+        const Winograd<T>* sums = square ? Winograd<T>::find(s_.kernel) : nullptr;
         if (sums && sums->suits(in, out, s_.pool))
             winograd_ = std::make_unique<WinogradForward<T>>(*sums, in, out, s_.pool, vectors_);
         left_.resize(group_ * window_.size());
@@ -56,10 +58,10 @@ public:
     }
 
     void refresh() override {
-        const int stride = patch_ / s_.kernel;
+        const int stride = patch_ / kernel_rows_;
         T* to = packed_.data();
         for (int panel = 0; panel < channels_; panel += width_)
-            for (int ky = 0; ky < s_.kernel; ky++)
+            for (int ky = 0; ky < kernel_rows_; ky++)
                 for (int t = 0; t < patch_row_; t++, to += width_) {
                     const T* from = params[0].value.data() + std::size_t(panel) * patch_ + ky * stride + t;
                     for (int c = 0; c < width_; c++) to[c] = from[std::size_t(c) * patch_];
@@ -75,9 +77,9 @@ public:
                  winner_.data() + (std::size_t(sample) * windows + w) * channels_ + panel);
         };
         if (winograd_) return winograd_->forward(x, bias, pass.batch, window_done);
-        const Inner inner{s_.kernel, patch_row_, 1, row_};
+        const Inner inner{kernel_rows_, patch_row_, 1, row_};
         for (int panel = 0; panel < channels_; panel += width_) {
-            const T* weights = packed_.data() + std::size_t(panel) * s_.kernel * patch_row_;
+            const T* weights = packed_.data() + std::size_t(panel) * kernel_rows_ * patch_row_;
             for (int first = 0; first < all; first += group_) {
                 const int count = std::min(group_, all - first);
                 for (int i = 0; i < count; i++) {
@@ -130,13 +132,15 @@ private:
     static constexpr int L = kLanes<T>;
 
     void lay_out_parameters() {
-        const int k = s_.kernel, stride = patch_ / k;
+        const int k = s_.kernel, stride = patch_ / kernel_rows_;
+        std::vector<std::int64_t> shape{s_.out, s_.in, k, k};
+        if (in.series) shape.pop_back();
         params.resize(s_.bias ? 2 : 1);
-        params[0].lay_out(s_.name + ".weight", {s_.out, s_.in, k, k}, std::size_t(channels_) * patch_);
+        params[0].lay_out(s_.name + ".weight", shape, std::size_t(channels_) * patch_);
         std::size_t i = 0;
         for (int o = 0; o < s_.out; o++)
             for (int c = 0; c < s_.in; c++)
-                for (int ky = 0; ky < k; ky++)
+                for (int ky = 0; ky < kernel_rows_; ky++)
                     for (int kx = 0; kx < k; kx++)
                         params[0].offset[i++] = o * patch_ + ky * stride + kx * in.stored + c;
         bias_ = Buffer<T>(channels_);
@@ -146,15 +150,15 @@ private:
     }
 
     void lay_out_windows() {
-        for (int y = 0; y < s_.pool; y++)
+        for (int y = 0; y < in.rows(s_.pool); y++)
             for (int x = 0; x < s_.pool; x++) window_.push_back(s_.stride * (y * row_ + x * in.stored));
         for (int y = 0; y < out.h; y++)
             for (int x = 0; x < out.w; x++) {
                 origin_.push_back(s_.pool_stride * s_.stride * (y * row_ + x * in.stored));
                 target_.push_back(int(out.at(y, x)));
             }
-        for (int ky = 0; ky < s_.kernel; ky++) {
-            for (int v = 0; v < patch_ / s_.kernel; v += L) shift_.push_back(ky * row_ + v);
+        for (int ky = 0; ky < kernel_rows_; ky++) {
+            for (int v = 0; v < patch_ / kernel_rows_; v += L) shift_.push_back(ky * row_ + v);
             for (int t = 0; t < patch_row_; t++) tap_.push_back(ky * row_ + t);
         }
         few_taps_ = tap_.size() * window_.size() <= 3 * L * shift_.size();
@@ -195,7 +199,7 @@ private:
             in_chunks(int(tap_.size()), kTaps, [&](int first, int taps) {
                 add[taps - 1](x, gy + c, winner_.data() + c, windows, &tap_[first], sums);
                 for (int t = first; t < first + taps; t++) {
-                    const int offset = t / patch_row_ * (patch_ / s_.kernel) + t % patch_row_;
+                    const int offset = t / patch_row_ * (patch_ / kernel_rows_) + t % patch_row_;
                     T* grad = params[0].grad.data() + c * patch_ + offset;
                     for (int lane = 0; lane < L; lane++) grad[lane * patch_] = sums[(t - first) * L + lane];
                 }
@@ -220,15 +224,16 @@ private:
 
     // A patch row is read in whole vectors; what lies beyond its end is not part of the patch.
     void clear_surplus(T* grad) const {
-        const int stride = patch_ / s_.kernel;
+        const int stride = patch_ / kernel_rows_;
         if (stride == patch_row_) return;
-        for (int row = 0; row < channels_ * s_.kernel; row++)
+        for (int row = 0; row < channels_ * kernel_rows_; row++)
             std::fill(grad + std::size_t(row) * stride + patch_row_, grad + std::size_t(row + 1) * stride,
                       T(0));
     }
 
     ConvShape s_;
     int row_, patch_row_, patch_;       // elements of an input row, of a patch's row, of a patch in whole vectors
+    int kernel_rows_;                   // 1 over a series
     int channels_;                      // output channels in whole vectors
     int vectors_, width_, rows_;        // a panel of them, and how many pixels of it are computed at once
     int group_, samples_;               // windows computed together, samples whose winners are listed together

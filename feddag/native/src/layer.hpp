@@ -11,18 +11,20 @@ namespace feddag {
 
 // One sample: h x w pixels of c channels (h = w = 1 for a vector), channels last. In memory every pixel has `stored`
 // channels (the surplus is zero), and the image has a border of `pad` zero pixels: the padding of the convolution that
-// reads it.
+// reads it. A series is an image of one row, its time: windows and padding reach along it alone.
 struct Layout {
     int h = 1, w = 1, c = 1, stored = 1, pad = 0;
-    bool flat = true;
+    bool flat = true, series = false;
 
     int width() const { return w + 2 * pad; }
+    int pad_rows() const { return series ? 0 : pad; }
+    int rows(int columns) const { return series ? 1 : columns; }  // of a window of so many columns
     // From one sample to the next. Samples a power of two apart would share the same few cache sets.
     std::size_t size() const {
-        const std::size_t all = std::size_t(h + 2 * pad) * width() * stored;
+        const std::size_t all = std::size_t(h + 2 * pad_rows()) * width() * stored;
         return all % 512 == 0 ? all + 16 : all;
     }
-    std::size_t at(int y, int x) const { return (std::size_t(y + pad) * width() + x + pad) * stored; }
+    std::size_t at(int y, int x) const { return (std::size_t(y + pad_rows()) * width() + x + pad) * stored; }
     int elements() const { return h * w * c; }
 };
 

@@ -14,7 +14,7 @@ namespace feddag {
 struct LayerSpec {
     std::string kind, name;
     int in = 0, out = 0, kernel = 0, stride = 0, padding = 0, groups = 0;
-    bool bias = true;
+    bool bias = true, series = false;
     double p = 0, eps = 0;
 };
 
@@ -25,6 +25,10 @@ public:
     // `input` is one sample as the caller stores it; `dropouts` counts dropout layers over all parts of a network.
     Sequential(const std::string& name, const std::vector<LayerSpec>& layers, Layout input, int batch, int& dropouts)
         : name_(name), batch_(batch) {
+        const bool over_time = !layers.empty() && layers[0].kind == "TimeLast";
+        const bool is_series = input.series && !input.flat;
+        if (over_time && !is_series) refuse(layers[0], "needs a series but its input is " + text(input));
+        if (is_series && !over_time) input = Layout{1, 1, input.elements(), input.elements(), 0, true};
         input.pad = padding_of(layers, 0);
         Layout now = input_ = checked({"Input", {}}, input);
         for (std::size_t i = 0; i < layers.size();) i += add(layers, i, now, batch, dropouts);
@@ -71,7 +75,7 @@ public:
 
 private:
     static int padding_of(const std::vector<LayerSpec>& layers, std::size_t next) {
-        while (next < layers.size() && layers[next].kind == "Flatten") next++;
+        while (next < layers.size() && (layers[next].kind == "Flatten" || layers[next].kind == "TimeLast")) next++;
         return next < layers.size() && layers[next].kind == "Conv" ? layers[next].padding : 0;
     }
     [[noreturn]] void refuse(const LayerSpec& layer, const std::string& why) const {
@@ -79,8 +83,9 @@ private:
                                     (layer.name.empty() ? "" : " '" + layer.name + "'") + " " + why + ".");
     }
     static std::string text(const Layout& m) {
-        return m.flat ? std::to_string(m.elements()) + " values"
-                      : std::to_string(m.c) + " channels of " + std::to_string(m.h) + " x " + std::to_string(m.w);
+        if (m.flat) return std::to_string(m.elements()) + " values";
+        const std::string columns = std::to_string(m.w), channels = std::to_string(m.c) + " channels of ";
+        return channels + (m.series ? columns + " steps" : std::to_string(m.h) + " x " + columns);
     }
     int windows(const LayerSpec& layer, int size, int kernel, int stride, const Layout& now) const {
         if (kernel > size)
@@ -89,7 +94,7 @@ private:
     }
     // Counts and offsets of a whole batch stay within 32 bits.
     Layout checked(const LayerSpec& layer, Layout m) const {
-        if (double(m.h + 2 * m.pad) * m.width() * (m.stored + 16) * batch_ >= 2147483648.0)
+        if (double(m.h + 2 * m.pad_rows()) * m.width() * (m.stored + 16) * batch_ >= 2147483648.0)
             refuse(layer, "makes 2^31 values or more of a batch of " + std::to_string(batch_) + " samples");
         return m;
     }
@@ -102,6 +107,12 @@ private:
             now.flat = true;
             return 1;
         }
+        if (d.kind == "TimeLast") {  // the samples lie so already
+            if (i > 0) refuse(d, "is not the first of its part");
+            return 1;
+        }
+        if ((d.kind == "Conv" || d.kind == "MaxPool" || d.kind == "AvgPool") && !now.flat && d.series != now.series)
+            refuse(d, std::string("is for ") + (d.series ? "series" : "images") + " but its input is " + text(now));
         if (d.kind == "Conv") return add_conv(layers, i, now, batch);
         if (d.kind == "Linear") {
             if (!now.flat || d.in != now.elements())
@@ -118,7 +129,7 @@ private:
         out.pad = padding_of(layers, i + 1);
         if (d.kind == "MaxPool" || d.kind == "AvgPool") {
             if (now.flat) refuse(d, "needs an image but its input is " + text(now));
-            out.h = windows(d, now.h, d.kernel, d.stride, now);
+            out.h = windows(d, now.h, now.rows(d.kernel), d.stride, now);
             out.w = windows(d, now.w, d.kernel, d.stride, now);
         }
         checked(d, out);
@@ -138,7 +149,7 @@ private:
                               " groups");
             layers_.push_back(std::make_unique<GroupNorm<T>>(d.name, d.groups, d.eps, now, out, batch));
         } else
-            refuse(d, "is not one of Conv, ReLU, MaxPool, AvgPool, GroupNorm, Dropout, Flatten, Linear");
+            refuse(d, "is not one of Conv, ReLU, MaxPool, AvgPool, GroupNorm, Dropout, Flatten, Linear, TimeLast");
         now = out;
         return 1;
     }
@@ -154,13 +165,14 @@ private:
         const LayerSpec& d = layers[i];
         if (now.flat || d.in != now.c)
             refuse(d, "takes " + std::to_string(d.in) + " channels but its input is " + text(now));
-        Layout out{windows(d, now.h + 2 * d.padding, d.kernel, d.stride, now),
+        Layout out{windows(d, now.h + 2 * (now.series ? 0 : d.padding), now.rows(d.kernel), d.stride, now),
                 windows(d, now.w + 2 * d.padding, d.kernel, d.stride, now),
                 d.out,
                 stored_channels(d.out),
                 0,
-                false};
-        if (double(round_up(now.stored * d.kernel, kLanes<T>)) * d.kernel * out.stored > 1 << 27)
+                false,
+                now.series};
+        if (double(round_up(now.stored * d.kernel, kLanes<T>)) * now.rows(d.kernel) * out.stored > 1 << 27)
             refuse(d, "has more than 2^27 weights");
         ConvShape shape{d.name, d.in, d.out, d.kernel, d.stride, d.bias};
         std::size_t next = i + 1;
@@ -169,8 +181,8 @@ private:
             const LayerSpec& after = layers[next];
             if (after.kind == "ReLU" && !shape.relu)
                 shape.relu = true;
-            else if (after.kind == "MaxPool" && !pooled) {
-                out.h = windows(after, out.h, after.kernel, after.stride, out);
+            else if (after.kind == "MaxPool" && !pooled && after.series == out.series) {
+                out.h = windows(after, out.h, out.rows(after.kernel), after.stride, out);
                 out.w = windows(after, out.w, after.kernel, after.stride, out);
                 shape.pool = after.kernel;
                 shape.pool_stride = after.stride;

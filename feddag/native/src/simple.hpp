@@ -84,7 +84,7 @@ public:
             const auto [row, column] = position(o - q * out.size());
             for (int c = 0; c < in.c; c++) {
                 std::size_t best = q * in.size() + in.at(row, column) + c;
-                for (int dy = 0; dy < kernel_; dy++)
+                for (int dy = 0; dy < in.rows(kernel_); dy++)
                     for (int dx = 0; dx < kernel_; dx++) {
                         const std::size_t i = q * in.size() + in.at(row + dy, column + dx) + c;
                         if (x[i] > x[best]) best = i;
@@ -107,7 +107,7 @@ public:
 private:
     std::pair<int, int> position(std::size_t o) const {
         const int pixel = int(o / out.stored);
-        return {(pixel / out.width() - out.pad) * stride_, (pixel % out.width() - out.pad) * stride_};
+        return {(pixel / out.width() - out.pad_rows()) * stride_, (pixel % out.width() - out.pad) * stride_};
     }
     int kernel_, stride_;
     std::vector<std::size_t> winner_;
@@ -135,12 +135,12 @@ public:
     using Layer<T>::out;
 
 private:
-    T share() const { return T(1) / T(kernel_ * kernel_); }
+    T share() const { return T(1) / T(in.rows(kernel_) * kernel_); }
     template <class Work> void over_windows(int batch, Work work) const {
         for (int q = 0; q < batch; q++)
             for (int y = 0; y < out.h; y++)
                 for (int x = 0; x < out.w; x++)
-                    for (int dy = 0; dy < kernel_; dy++)
+                    for (int dy = 0; dy < in.rows(kernel_); dy++)
                         for (int dx = 0; dx < kernel_; dx++)
                             work(q * in.size() + in.at(y * stride_ + dy, x * stride_ + dx),
                                  q * out.size() + out.at(y, x));
