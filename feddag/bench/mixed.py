@@ -115,7 +115,7 @@ SETTINGS: dict[str, Setting] = {
     "concepts x noise": Setting("fmnist", with_noise, CONCEPTS, coarse=True),
     "concepts x noise, CIFAR-10": Setting("cifar10", with_noise, CONCEPTS, coarse=True),
     "label skew x noise": Setting("fmnist", with_noise, SKEW, coarse=True),
-    "domains x classes": Setting("pacs", half_of_the_classes("pacs"), DOMAINS, coarse=True),
+    "domains x classes": Setting("pacs", half_of_the_classes("pacs"), DOMAINS | {"clients": 40}, coarse=True),
     "concepts, unequal": Setting("fmnist", unequal, CONCEPTS),
     "corruptions, unequal": Setting("cifar10", unequal, CORRUPTED),
     "concepts x noise, unequal": Setting("fmnist", then(with_noise, unequal), CONCEPTS, coarse=True),

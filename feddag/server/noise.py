@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtri, stdtrit
+from scipy.special import ndtr, ndtri, stdtrit
 
 from feddag.server.clustering import Cut, Labels, Tree, clients_of, cluster_means, fill_unknown, relabel
 from feddag.server.similarity import Floats, square
@@ -17,7 +17,10 @@ from feddag.server.similarity import Floats, square
 LEAST_DIFFERENCE = 3 / 90
 """Groups less than 3 degrees apart beyond chance do not need models of their own, however certain the difference."""
 CONFIDENCE = 2.5
-"""A difference between clusters counts when it exceeds its own noise by this factor."""
+"""A difference between clusters counts when it exceeds its own noise by this factor, or more where that is estimated
+from few clients: as unlikely as so many standard deviations are.
+"""
+LEAST_FREEDOM = 5  # degrees, in Student's t
 FALSE_SPLITS = 0.01
 """The chance that any of the clients is set apart by noise alone: the more there are, the surer each has to be."""
 FEW = 2
@@ -84,7 +87,7 @@ def confidence(clients: int) -> float:
     >>> [round(confidence(clients), 2) for clients in (3, 10, 100, 10_000)]
     [4.46, 4.3, 3.86, 4.76]
     """
-    return -float(stdtrit(max(clients - 1, 5), FALSE_SPLITS / clients))
+    return -float(stdtrit(max(clients - 1, LEAST_FREEDOM), FALSE_SPLITS / clients))
 
 
 def least_significant_distance(
@@ -96,7 +99,8 @@ def least_significant_distance(
     to be surer the more `clients` there are in all. And where noise goes one way, those at its end are near each other:
     no cluster counts that is not farther than the tail of a normal distribution.
     """
-    sure = np.where(np.minimum(one, other) <= FEW, max(confidence(clients), CONFIDENCE), CONFIDENCE)
+    usual = -float(stdtrit(max(clients - 1, LEAST_FREEDOM), ndtr(-CONFIDENCE)))
+    sure = np.where(np.minimum(one, other) <= FEW, max(confidence(clients), usual), usual)
     times = np.maximum(sure * np.sqrt((1 / one + 1 / other) / 2), BEYOND_TAIL * tail_distance(one, other))
     least: NDArray[np.float64] = np.maximum(LEAST_DIFFERENCE, noise * times)
     return least
