@@ -10,7 +10,8 @@ import pytest
 import feddag
 from feddag.errors import FeddagError
 from feddag.report import find_run, write_comparison
-from feddag.report.comparison import clearly_best, comparison_document
+from feddag.report.best import clearly_best, say_best, say_best_of_settings
+from feddag.report.comparison import comparison_document
 from feddag.report.recorded import RecordedRun
 from tests.report.conftest import HOSTILE, made_by_hand
 from tests.report.test_run import drawn
