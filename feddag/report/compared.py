@@ -1,6 +1,7 @@
 """Several methods compared, from Python: `feddag.compare`."""
 
 import contextlib
+import html
 import io
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -46,8 +47,9 @@ class Comparison:
         return f"<Comparison: {say_best(self._by_method())}>"
 
     def _repr_html_(self) -> str:
-        frame: str = self.to_frame().to_html()
-        return f"<p><b>{say_best(self._by_method())}</b></p>{frame}"
+        lines = [RESULT_COLUMNS, *(result_row(results, name) for name, results in self._by_method().items())]
+        rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in line)}</tr>" for line in lines)
+        return f"<p><b>{html.escape(say_best(self._by_method()))}</b></p><table>{rows}</table>"
 
     def _by_method(self) -> dict[str, list[ResultRecord]]:
         names = shown_names(self.results)
@@ -72,11 +74,12 @@ class Comparison:
 def compare(
     experiment: Experiment,
     methods: Sequence[str] | None = None,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | None = None,
     runs: str | Path | None = None,
 ) -> Comparison:
     """Run several methods on the same partitions: without named ones the baselines and the experiment's own.
 
+    Seeds are the experiment's own, unless others are named: from two on, differences come with how sure they are.
     Run directories go to `runs` (a temporary directory if none is given); what has finished there is not run again, and
     what was stopped goes on.
 
@@ -90,7 +93,7 @@ def compare(
         raise FeddagError(f"methods = '{methods}' is text; give a list of methods, such as ['{methods}']")
     names = list(methods or [*BASELINES, experiment.method])
     fields = experiment.model_dump(exclude_unset=True)
-    experiments = read_experiments(None, fields, list(dict.fromkeys(names)), list(dict.fromkeys(seeds)))
+    experiments = read_experiments(None, fields, list(dict.fromkeys(names)), list(dict.fromkeys(seeds or [experiment.seed])))
     if methods is None and experiments[0].divide(experiments[0].load_dataset()).truth is None:
         experiments = [item for item in experiments if not item.method_class.needs_truth]
     keep_alive = tempfile.TemporaryDirectory(prefix="feddag-runs-") if runs is None else None
