@@ -73,9 +73,11 @@ def test_the_groups_a_method_made_are_scored(in_tmp: Path) -> None:
     assert known["clustering"].items() >= {"found": 3, "true": 3, "ari": 1.0, "rand": 1.0}.items()
     assert known["ari"] == 1.0
     screen = StringIO()
-    for shown in (result, known | {"clustering": None}, {}):  # no groups, and an older result: no line
+    asked = result | {"method": "fedgwc"}  # what WAS and WADB were made for
+    for shown in (result, asked, known | {"clustering": None}, {}):  # no groups, and an older result: no line
         show_clustering(Console(file=screen), shown)
     assert screen.getvalue() == (
+        "groups: 2 found, true unknown; ARI -, Rand -, silhouette by classes 0.107\n"
         "groups: 2 found, true unknown; ARI -, Rand -, silhouette by classes 0.107, WAS 0.657, WADB 0.333\n"
     )
 

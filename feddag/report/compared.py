@@ -93,7 +93,9 @@ def compare(
         raise FeddagError(f"methods = '{methods}' is text; give a list of methods, such as ['{methods}']")
     names = list(methods or [*BASELINES, experiment.method])
     fields = experiment.model_dump(exclude_unset=True)
-    experiments = read_experiments(None, fields, list(dict.fromkeys(names)), list(dict.fromkeys(seeds or [experiment.seed])))
+    experiments = read_experiments(
+        None, fields, list(dict.fromkeys(names)), list(dict.fromkeys(seeds or [experiment.seed]))
+    )
     if methods is None and experiments[0].divide(experiments[0].load_dataset()).truth is None:
         experiments = [item for item in experiments if not item.method_class.needs_truth]
     keep_alive = tempfile.TemporaryDirectory(prefix="feddag-runs-") if runs is None else None

@@ -48,11 +48,11 @@ class RecordedRun:
             raise FeddagError(f"run '{self.name}' has not finished: only finished runs can be compared")
         return self.result
 
-    def verdict(self) -> Verdict:
-        """What the result of a finished run means, beside the baselines that lie in the same folder."""
+    def verdict(self, runs: Path | None = None) -> Verdict:
+        """What the result of a finished run means, beside the baselines that lie in the same folder, called `runs`."""
         if self.directory is None:
             return verdict(self.finished)
-        return verdict_of(self.directory, self.experiment, self.finished)
+        return verdict_of(self.directory, self.experiment, self.finished, runs)
 
     def clusters(self) -> dict[ClientId, int]:
         """The group of each client that has one now; empty for a method that makes no groups."""

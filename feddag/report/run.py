@@ -40,7 +40,7 @@ def _headline(run: RecordedRun) -> Document:
     experiment = run.experiment
     title = f"{method_name(run.result or experiment)} on {Path(str(experiment.get('dataset'))).name}"
     if run.result:
-        meant = run.verdict()
+        meant = run.verdict(Path())  # typed next to the run directory; a page tells no place on this machine
         return {"title": title, "headline": meant.headline, "next": meant.next, "level": meant.level}
     sofar = f", accuracy {run.history[-1]['accuracy']['mean']:.3f} so far" if run.history else ""
     return {"title": title, "headline": f"{run.rounds} of {experiment.get('rounds')} rounds are done{sofar}."}

@@ -20,7 +20,8 @@ def differences(fields: Mapping[str, Any]) -> dict[str, Any]:
     >>> differences(Experiment(clients=30, rounds=30, method="fedprox", mu=2.0).resolved())
     {'clients': 30, 'mu': 2.0}
     """
-    usual = Experiment(**{name: fields[name] for name in ("method", "dataset", "partition")}).resolved()
+    usual = {name: field.default for name, field in Experiment.model_fields.items()}
+    usual |= Experiment(**{name: fields[name] for name in ("method", "dataset", "partition")}).resolved()
     own = {name: value for name, value in fields.items() if name not in TOLD}
     return {name: value for name, value in own.items() if usual.get(name, ...) != value}
 

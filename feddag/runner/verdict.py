@@ -70,12 +70,15 @@ local epochs add 9 points: serve tuned models
     return Verdict(level, _found(result), _worth(result, beside), _next(result, beside, how_to_compare))
 
 
-def verdict_of(directory: Path, fields: dict[str, Any], result: ResultRecord) -> Verdict:
-    """The same of a run in its directory, beside the baselines that lie next to it; `fields` are its experiment's."""
+def verdict_of(directory: Path, fields: dict[str, Any], result: ResultRecord, runs: Path | None = None) -> Verdict:
+    """The same of a run in its directory, beside the baselines that lie next to it; `fields` are its experiment's.
+
+    `runs` is what that folder is called from where somebody would type what to do next.
+    """
     command = "feddag compare"
     if ":" not in fields["method"]:  # else its defaults could be told only by importing it
         with contextlib.suppress(FeddagError):  # fields may be those of another version
-            command = compare_command(fields, [*SIMPLE, fields["method"]], directory.parent)
+            command = compare_command(fields, [*SIMPLE, fields["method"]], runs or directory.parent)
     return verdict(result, known_baselines(directory, fields, result), command)
 
 
