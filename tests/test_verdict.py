@@ -37,7 +37,11 @@ BESIDE = [result(0.7, "local", clusters=None), result(0.5, "fedavg", clusters=No
         ({"clusters": [0, 0, 0, 0], "truth": None, "ari": None}, "no groups: clients are alike"),
         ({"truth": None, "ari": None}, "2 groups found"),
         ({"truth": None, "ari": None, "clustering": {"silhouette": 0.6}}, "2 clear groups found"),
-        ({"truth": None, "ari": None, "clustering": {"silhouette": 0.2}}, "2 groups found, not clearly apart"),
+        ({"truth": None, "ari": None, "clustering": {"silhouette": 0.3}}, "2 fairly clear groups found"),
+        (
+            {"truth": None, "ari": None, "clustering": {"silhouette": 0.2}},
+            "2 groups found, hardly apart (silhouette 0.20)",
+        ),
         ({"clusters": [0, 0, 1, None], "truth": [0, 0, 1, 2], "ari": 1.0}, "2 groups found, exactly the true ones"),
         ({"clusters": None, "method": "fedprox"}, "fedprox makes no groups"),
         ({"clusters": None, "method": "mine:Own", "method_name": "own"}, "own makes no groups"),

@@ -19,7 +19,7 @@ BASELINES = {
     "oracle": "knowing the true groups",
 }
 SIMPLE = ("local", "fedavg")  # what anybody could do without groups
-CLEAR = 0.5  # mean silhouette from which groups are usually called clearly apart
+CLEAR, FAIR = 0.5, 0.25  # mean silhouettes from which groups are called so, as in `server.confidence`
 SAME = 0.01  # a smaller difference of accuracy is called none
 WORTH_TUNING = 0.02
 FAR_BEHIND = 0.2  # the worst tenth of the clients, behind the mean
@@ -118,9 +118,10 @@ def _found(result: ResultRecord) -> str:
 def _clearly(groups: int, silhouette: float | None) -> str:
     if silhouette is None:
         return f"{groups} groups found"
-    if silhouette >= CLEAR:
-        return f"{groups} clear groups found"
-    return f"{groups} groups found, not clearly apart (silhouette {silhouette:.2f})"
+    how = "clear" if silhouette >= CLEAR else "fairly clear" if silhouette >= FAIR else ""
+    return (
+        f"{groups} {how} groups found" if how else f"{groups} groups found, hardly apart (silhouette {silhouette:.2f})"
+    )
 
 
 def _worth(result: ResultRecord, beside: dict[str, float]) -> str:

@@ -287,5 +287,5 @@ def _of_distances(
     if how.algorithm != "agglomerative":
         labels = regrouped_by(how.algorithm, distances, cut.clusters, seed)
     unit = range_of(distances) if scaled else (0.0, 1.0)
-    told = {"linkage": linkage, "rule_": cut.rule, "unit_": unit}
-    return Grouping(labels, cut.alpha, candidates, tree, distances, {}, {}, 0.0, None, **told)
+    made = Grouping(labels, cut.alpha, candidates, tree, distances, {}, {}, 0.0, None, linkage=linkage)
+    return replace(made, rule_=cut.rule, unit_=unit)
