@@ -82,7 +82,7 @@ class Signature:
         """What it is of, without its thousands of numbers.
 
         >>> signature(np.eye(3), np.arange(3))
-        <Signature of 3 samples, 3 of 3 classes: 3 vectors a class of 3 features, no update, 148 bytes>
+        <Signature of 3 samples, 3 of 3 classes: 3 vectors a class of 3 features, no update, 208 bytes>
         """
         held, (classes, vectors, features) = int((self.counts > 0).sum()), self.vectors.shape
         samples = f"{counted(int(self.counts.sum()), 'sample')}, {held} of {classes} classes"
