@@ -22,13 +22,15 @@ if TYPE_CHECKING:  # for type checkers and editors; `_HOME` says the same at run
     from feddag.experiment import Experiment
     from feddag.methods import Method, MethodSettings
     from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
+    from feddag.report.compared import Comparison, compare
+    from feddag.report.presented import Run, load, run
     from feddag.runner.export import export, load_model
-    from feddag.runner.run import Run, load, run
     from feddag.server.grouping import Grouping, group
 
 __all__ = [
     "ClusteredMethod",
     "ClusteredSettings",
+    "Comparison",
     "Experiment",
     "FeddagError",
     "Grouping",
@@ -37,6 +39,7 @@ __all__ = [
     "Run",
     "Signature",
     "__version__",
+    "compare",
     "dataset",
     "export",
     "group",
@@ -49,19 +52,21 @@ __all__ = [
 _HOME = {
     "ClusteredMethod": "feddag.methods.clustered",
     "ClusteredSettings": "feddag.methods.clustered",
+    "Comparison": "feddag.report.compared",
     "Experiment": "feddag.experiment",
     "FeddagError": "feddag.errors",
     "Grouping": "feddag.server.grouping",
     "Method": "feddag.methods",
     "MethodSettings": "feddag.methods",
-    "Run": "feddag.runner.run",
+    "Run": "feddag.report.presented",
     "Signature": "feddag.client.signature",
+    "compare": "feddag.report.compared",
     "dataset": "feddag.data.python",
     "export": "feddag.runner.export",
     "group": "feddag.server.grouping",
-    "load": "feddag.runner.run",
+    "load": "feddag.report.presented",
     "load_model": "feddag.runner.export",
-    "run": "feddag.runner.run",
+    "run": "feddag.report.presented",
     "signature": "feddag.client.signature",
 }
 

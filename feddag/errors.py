@@ -1,7 +1,7 @@
 """The one exception a user is meant to see: a single clear sentence, shown without a traceback, exit code 2."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 LINE_BREAKS = re.compile("[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
@@ -45,6 +45,24 @@ def short(value: object, longest: int = 80) -> str:
     except ValueError:  # a whole number of thousands of digits
         text = "a number of thousands of digits"
     return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def counted(number: int, word: str) -> str:
+    """So many of something, in words that agree.
+
+    >>> counted(1, "cluster"), counted(5, "cluster")
+    ('1 cluster', '5 clusters')
+    """
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+def listed(items: Sequence[str]) -> str:
+    """Several things in a sentence.
+
+    >>> listed(["a", "b", "c"]), listed(["a"])
+    ('a, b and c', 'a')
+    """
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

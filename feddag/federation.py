@@ -7,7 +7,7 @@ data (arrays and numbers). A method never learns which engine carried the jobs a
 import contextlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -80,6 +80,8 @@ class Engine(ABC):
 
     holds_states: ClassVar[bool] = True
     """Whether `states` gives what clients remember; else they keep it on their own disks."""
+    watch: Callable[[int, int], None] | None = None
+    """Told as answers arrive, where somebody watches: how many are there, and of how many."""
 
     @abstractmethod
     def population(self) -> tuple[ClientId, ...]:

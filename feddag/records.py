@@ -125,10 +125,14 @@ class Diagnostics(TypedDict, total=False):
     """The tree of merges as SciPy's linkage has it: two nodes, height, size."""
     threshold: float
     """The height at which it was cut."""
+    rule: str
+    """What chose that height: noise, plateau, lowest (of the loss), or given."""
     noise: float
     """The scatter of distances between like clients."""
     candidates: Any
     """Other thresholds: alpha, clusters, loss."""
+    unit: Any
+    """The distances that an alpha of 0 and of 1 stand for; the least and the largest one, if that is not told."""
     scores: Any
     """Learners x sources: how much a cluster has to give to another."""
     edges: Any
@@ -151,6 +155,7 @@ class ClusteringScores(TypedDict):
     true: Count | None
     ari: Number | None
     rand: Number | None
+    silhouette: NotRequired[Number | None]
     silhouette_classes: Number | None
     was: Number | None
     wadb: Number | None
@@ -173,6 +178,8 @@ class ResultRecord(TypedDict):
     schema: Count
     key: str
     method: str
+    method_name: NotRequired[str]
+    """What a method of the user's own calls itself."""
     dataset: str
     partition: str
     seed: Seed

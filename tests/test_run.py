@@ -66,16 +66,18 @@ def test_the_groups_a_method_made_are_scored(in_tmp: Path) -> None:
     result = feddag.run(feddag.Experiment(**fields, method="fixed:Fixed")).result
     assert result["clustering"] == {
         **{"found": 2, "true": None, "ari": None, "rand": None},
-        **{"silhouette_classes": 0.107143, "was": 0.657143, "wadb": 0.333333},
+        **{"silhouette": None, "silhouette_classes": 0.107143, "was": 0.657143, "wadb": 0.333333},
     }
     assert feddag.run(feddag.Experiment(**fields, method="fedavg")).result["clustering"] is None
     known = feddag.run(feddag.Experiment(method="oracle", **QUICK)).result
     assert known["clustering"].items() >= {"found": 3, "true": 3, "ari": 1.0, "rand": 1.0}.items()
     assert known["ari"] == 1.0
     screen = StringIO()
-    for shown in (result, known | {"clustering": None}, {}):  # no groups, and an older result: no line
+    asked = result | {"method": "fedgwc"}  # what WAS and WADB were made for
+    for shown in (result, asked, known | {"clustering": None}, {}):  # no groups, and an older result: no line
         show_clustering(Console(file=screen), shown)
     assert screen.getvalue() == (
+        "groups: 2 found, true unknown; ARI -, Rand -, silhouette by classes 0.107\n"
         "groups: 2 found, true unknown; ARI -, Rand -, silhouette by classes 0.107, WAS 0.657, WADB 0.333\n"
     )
 

@@ -1,5 +1,6 @@
 """feddag data list | get | show."""
 
+import textwrap
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,9 @@ from feddag.cli.common import (
     experiment_of,
 )
 from feddag.cli.help import Command, new_app
-from feddag.console import print_line, show_table
+from feddag.console import print_line
+
+NARROW = 80  # columns of an ordinary terminal
 
 app = new_app("What data is available; obtain it; see how clients share it.")
 
@@ -27,11 +30,13 @@ def list_datasets() -> None:
     """What datasets there are, and which are here."""
     from feddag.data import obtain
 
-    rows = [
-        (item.name, item.content, "here" if item.path else "absent", item.how if not item.path else _near(item.path))
-        for item in obtain.available()
-    ]
-    show_table(console, "datasets", ("name", "content", "", "where, or how to get it"), rows, texts=4)
+    for item in obtain.available():
+        where = _near(item.path) if item.path else item.how
+        words = f"{item.name:<18}{'here' if item.path else 'absent':<8}"
+        for text in (item.content, where):
+            for line in textwrap.wrap(text, NARROW - len(words), break_long_words=False, break_on_hyphens=False):
+                print_line(console, words + line)
+                words = " " * len(words)
 
 
 def _near(path: Path) -> str:

@@ -68,7 +68,9 @@ def run(
         chosen, directory = resumed_experiment(resume, trust), resume
     else:
         chosen = experiment_of(experiment, settings, **flags)
-        directory = out or free_directory(Path("runs") / chosen.title())
+        from feddag.runner.naming import directory_name
+
+        directory = out or free_directory(Path("runs") / directory_name(chosen))
     _run(chosen, directory, resume is not None, log)
     print_line(console, f"run directory: {directory}")
     if not no_report:
@@ -79,9 +81,11 @@ def run(
 
 def _run(chosen: "Experiment", directory: Path, resume: bool, log: str) -> None:
     """Run, with a bar on the way, and show what came out."""
+    from feddag.methods import method_label
     from feddag.report.terminal import show_changes, show_clustering, show_results
     from feddag.runner.directory import RunDirectory
     from feddag.runner.run import run as run_experiment
+    from feddag.runner.verdict import verdict_of
 
     _say_trainer(chosen)
     observers: list[Observer] = []
@@ -97,9 +101,10 @@ def _run(chosen: "Experiment", directory: Path, resume: bool, log: str) -> None:
 
     with (
         stopping(interrupted, f"the disk is full; make room and {go_on}"),
-        progress(console, chosen.method, chosen.rounds, chosen.training_flops) as bar,
+        progress(console, method_label(chosen.method), chosen.rounds, chosen.training_flops) as bar,
     ):
-        finished = run_experiment(chosen, directory, resume=resume, observer=_all_of([*observers, bar]))
+        finished = run_experiment(chosen, directory, resume=resume, observer=_Observers(bar, observers))
+    print_line(console, str(verdict_of(directory, chosen.resolved(), finished.result)))
     show_results(console, [finished.result], chosen)
     show_clustering(console, finished.result)
     show_changes(console, finished.result)
@@ -113,14 +118,16 @@ def _say_trainer(experiment: "Experiment") -> None:
         print_line(console, f"training with PyTorch: {native.reason()}")
 
 
-def _all_of(observers: "Sequence[Observer]") -> "Observer":
-    """One observer that tells several."""
+class _Observers:
+    """The bar, and others that see each round."""
 
-    def tell(record: "RoundRecord") -> None:
-        for observer in observers:
+    def __init__(self, bar: "Observer", others: "Sequence[Observer]") -> None:
+        self._all = [*others, bar]
+        self.answered = getattr(bar, "answered", None)
+
+    def __call__(self, record: "RoundRecord") -> None:
+        for observer in self._all:
             observer(record)
-
-    return tell
 
 
 def compare(
@@ -196,12 +203,14 @@ def _compare(
     experiments: "Sequence[Experiment]", runs: Path, results: Path, keep: bool, fresh: bool, level: bool
 ) -> "list[Compared]":
     """Run what has no result yet, each with a bar, and show the table."""
+    from feddag.methods import method_label
     from feddag.report.terminal import show_results
     from feddag.runner.compare import compare_methods
     from feddag.runner.level import compare_level, level_note
 
     def watching(chosen: "Experiment") -> "AbstractContextManager[Observer]":
-        return progress(console, f"{chosen.method} seed {chosen.seed}", chosen.rounds, chosen.training_flops)
+        title = f"{method_label(chosen.method)} seed {chosen.seed}"
+        return progress(console, title, chosen.rounds, chosen.training_flops)
 
     def run_all(chosen: "Sequence[Experiment]", keep: bool = keep) -> "Iterator[Compared]":
         for each in compare_methods(chosen, runs, results, watching, keep=keep, fresh=fresh, counted=level):

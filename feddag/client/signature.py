@@ -15,7 +15,7 @@ from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
 from feddag.client.style import Channels, style_features, style_of_classes
-from feddag.errors import FeddagError
+from feddag.errors import FeddagError, counted
 from feddag.files import write_atomically
 from feddag.rng import rng
 
@@ -77,6 +77,18 @@ class Signature:
         for name in ("reliability", "update_reliability"):
             if not ((getattr(self, name) >= 0) & (getattr(self, name) <= 1)).all():
                 raise FeddagError(f"the signature's {name} holds a value that is not from 0 to 1")
+
+    def __repr__(self) -> str:
+        """What it is of, without its thousands of numbers.
+
+        >>> signature(np.eye(3), np.arange(3))
+        <Signature of 3 samples, 3 of 3 classes: 3 vectors a class of 3 features, no update, 208 bytes>
+        """
+        held, (classes, vectors, features) = int((self.counts > 0).sum()), self.vectors.shape
+        samples = f"{counted(int(self.counts.sum()), 'sample')}, {held} of {classes} classes"
+        update = f"an update of {len(self.update)} numbers" if len(self.update) else "no update"
+        shape = f"{counted(vectors, 'vector')} a class of {counted(features, 'feature')}"
+        return f"<Signature of {samples}: {shape}, {update}, {self.nbytes} bytes>"
 
     @property
     def nbytes(self) -> int:

@@ -55,6 +55,7 @@ class AttackedEngine(Engine):
         return ref
 
     def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
+        self._engine.watch = self.watch
         replies, missing = self._engine.perform(jobs, round, exchange)
         steps = {job.client: job.steps for job in jobs}
         honest = [reply for reply in replies if reply.client not in self._attackers]

@@ -122,7 +122,11 @@ class LocalEngine(Engine):
 
     def _do(self, works: Sequence[Work | Score], costs: Sequence[int]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
         longest_first = sorted(range(len(works)), key=lambda number: -costs[number])
-        return self._pool.do([works[number] for number in longest_first], self._is_small(works, costs))
+        done = self._pool.do([works[number] for number in longest_first], self._is_small(works, costs))
+        for number, each in enumerate(done, 1):
+            yield each
+            if self.watch:
+                self.watch(number, len(works))
 
     def _is_small(self, works: Sequence[Work | Score], costs: Sequence[int]) -> bool:
         samples: float = sum(costs) / max(1, len(costs))

@@ -12,7 +12,7 @@ from feddag.errors import FeddagError, nearest, short
 from feddag.methods.base import Method, MethodSettings
 from feddag.own_code import resolve
 
-__all__ = ["Method", "MethodSettings", "all_methods", "find_method"]
+__all__ = ["Method", "MethodSettings", "all_methods", "find_method", "method_label"]
 
 
 @cache
@@ -48,3 +48,16 @@ def find_method(name: str) -> type[Method]:
             f"{nearest(name, methods)}"
         )
     return methods[name]
+
+
+def method_label(name: str) -> str:
+    """What a method is called where a person reads it: one of the user's own by the name that it gives itself.
+
+    >>> method_label("fedavg"), method_label("feddag.methods.fedavg:FedAvg")
+    ('fedavg', 'fedavg')
+    """
+    if ":" not in name:
+        return name
+    kind = find_method(name)
+    own = vars(kind).get("name")  # not that of the method it was made from
+    return own if isinstance(own, str) else kind.__name__

@@ -22,9 +22,9 @@ def clients_section(run: RecordedRun) -> Section | None:
     if any(name != str(number) for number, name in enumerate(run.names)):
         columns.append({"name": "name"})
     columns += [{"name": "cluster", "cluster": True}] if groups else []
+    columns += [{"name": name, "digits": 3} for name in blocks]  # first, because a telephone shows few columns
     columns += [{"name": "true group", "digits": 0}] if truth else []
     columns += [{"name": "samples", "digits": 0}] if counts else []
-    columns += [{"name": name, "digits": 3} for name in blocks]
 
     def row(client: ClientId) -> list[Any]:
         cells: dict[str, Any] = {

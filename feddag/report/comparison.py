@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from feddag.errors import counted
 from feddag.experiment import Experiment
 from feddag.records import ResultRecord
+from feddag.report.best import ByMethod, clearly_best, say_best, say_best_of_settings, shown_names
 from feddag.report.document import Document, Section, drawn, section
 from feddag.report.figures.methods import Runs, client_pairs, curves, setting_bars
 from feddag.report.recorded import RecordedRun
@@ -37,9 +39,14 @@ def comparison_document(runs: Sequence[RecordedRun]) -> Document:
         first, *others = _sections(place, setting, by_method, numbers)
         made += [first, *({**other, "below": len(settings) > 1} for other in others)]
     seeds = sorted({int(run.finished["seed"]) for run in runs})
+    results: list[ByMethod] = [
+        {method: [run.finished for run in own] for method, own in by_method.items()} for by_method in settings.values()
+    ]
+    said = say_best(results[0]) if len(results) == 1 else say_best_of_settings(results)
     return {
-        **{"title": f"{len(numbers)} methods compared", "tiles": [], "palette": PALETTE, "sections": made},
-        "subtitle": f"{'; '.join(settings)}. Seeds {', '.join(map(str, seeds))}; {len(runs)} runs",
+        **{"title": f"{counted(len(numbers), 'method')} compared", "headline": said, "tiles": [], "palette": PALETTE},
+        "sections": made,
+        "subtitle": f"{'; '.join(settings)}. Seeds {', '.join(map(str, seeds))}; {counted(len(runs), 'run')}",
     }
 
 
@@ -52,7 +59,8 @@ def _titles(runs: Sequence[RecordedRun]) -> list[tuple[str, str]]:
         }
         shared.append({name: value for name, value in known.items() if name in Experiment.model_fields})
         own.append({name: value for name, value in known.items() if name not in Experiment.model_fields})
-    methods = [str(run.finished["method"]) for run in runs]
+    names = shown_names(run.finished for run in runs)
+    methods = [names[run.finished["method"]] for run in runs]
     found = []
     for run, method, fields, special in zip(runs, methods, shared, own, strict=True):
         result = run.finished
@@ -73,22 +81,6 @@ def _differing(mine: dict[str, Any], everyone: Sequence[dict[str, Any]], shown: 
     return [
         f"{name} = {mine[name]}" for name in mine if name in common and any(o[name] != mine[name] for o in everyone)
     ]
-
-
-def clearly_best(scores: Sequence[Sequence[float]]) -> int | None:
-    """Which has the highest mean by more than the larger standard deviation of it and the next; None if none has.
-
-    >>> clearly_best([[0.9, 0.92], [0.7, 0.72]]), clearly_best([[0.9, 0.92], [0.88, 0.92]])
-    (0, None)
-    """
-    if len(scores) < 2:
-        return None
-    order = np.argsort([-np.mean(values) for values in scores], kind="stable")
-    first, second = scores[order[0]], scores[order[1]]
-    if min(len(first), len(second)) < 2:
-        return None  # a single run has no spread
-    spread = max(np.std(first, ddof=1), np.std(second, ddof=1))
-    return int(order[0]) if np.mean(first) - np.mean(second) > spread else None
 
 
 def _cells(
@@ -143,7 +135,7 @@ def _sections(place: int, setting: str, by_method: Runs, numbers: dict[str, int]
     told_of = [(run.experiment, run.finished) for runs in by_method.values() for run in runs]
     if any(fields.get("training_flops") for fields, _ in told_of):
         text += f" Level{level_note(told_of).removeprefix('level')}."
-    grid = {"id": f"table-{place}", "label": setting, "columns": columns, "rows": rows}
+    grid = {"id": f"table-{place}", "label": setting, "columns": columns, "rows": rows, "cards": True}
     made = [section(f"setting-{place}", setting, text, table=grid)]
     if any(run.history for runs in by_method.values() for run in runs):
         figure, along = curves(by_method, numbers)
@@ -169,7 +161,7 @@ def _summary(settings: dict[str, Runs], numbers: dict[str, int]) -> Section:
         cells = dict(zip(by_method, _cells(by_method, lambda r: r["accuracy"]["mean"], 3, "higher"), strict=True))
         rows.append([setting, *(cells.get(method) for method in numbers)])
     columns = [{"name": "setting"}, *({"name": method, "digits": 3} for method in numbers)]
-    table = {"id": "summary-table", "label": "accuracy by setting", "columns": columns, "rows": rows}
+    table = {"id": "summary-table", "label": "accuracy by setting", "columns": columns, "rows": rows, "cards": True}
     figure = drawn("settings", "accuracy by setting", setting_bars(settings, numbers))
     text = "Balanced accuracy of each method in each setting, mean ± standard deviation over seeds."
     return section("summary", "By kind of difference", text, figures=[figure], table=table)

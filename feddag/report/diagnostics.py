@@ -33,20 +33,29 @@ class ComparedClients:
     threshold: float | None = None
     noise: float | None = None
     candidates: NDArray[np.float64] | None = None
+    """Rows of other thresholds, as distances, with their clusters and loss."""
+    rule: str = ""
+    """What chose the threshold; empty where it is not told."""
 
     @property
     def clusters(self) -> int:
         """How many clusters the labels name."""
         return len(set(self.labels) - {NO_CLUSTER})
 
-    def scaled_threshold(self) -> float | None:
-        """The threshold on the scale of the candidates, on which the least distance is 0 and the largest 1."""
-        known = self.distances.get(FUSED)
-        finite = None if known is None else known[np.isfinite(known)]
-        if self.threshold is None or finite is None or not len(finite):
+    def same_clusters(self) -> tuple[float, float, int] | None:
+        """Between which two merges the tree was cut, and how many clusters any cut between them leaves.
+
+        >>> tree = np.array([[0, 1, 0.1, 2], [2, 3, 0.2, 2], [4, 5, 0.9, 4]])
+        >>> ComparedClients([0, 1, 2, 3], [0, 0, 1, 1], merges=tree, threshold=0.5).same_clusters()
+        (0.2, 0.9, 2)
+        """
+        if self.merges is None or self.threshold is None or not len(self.merges):
             return None
-        low, high = float(finite.min()), float(finite.max())
-        return min(1.0, max(0.0, (self.threshold - low) / max(high - low, 1e-30)))
+        heights = np.sort(self.merges[:, 2])
+        done = int(np.searchsorted(heights, self.threshold, side="right"))
+        low = heights[done - 1] if done else min(0.0, self.threshold)
+        high = heights[done] if done < len(heights) else max(1.0, self.threshold)
+        return float(low), float(high), len(heights) + 1 - done
 
 
 def sound_parts(told: Any) -> dict[str, Any]:
@@ -127,8 +136,10 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     "weights": _are_views,
     "merges": _is_table(2),
     "threshold": _is_table(0),
+    "rule": lambda value: isinstance(value, str),
     "noise": _is_table(0),
     "candidates": _is_table(2),
+    "unit": _is_table(1),
     "scores": _is_table(2),
     "edges": _is_table(2),
     "graph": _are_pairs,
@@ -160,7 +171,8 @@ def compared_clients(told: Mapping[str, Any], clusters: Mapping[ClientId, int]) 
         _tree(_finite(_array(told.get("merges"), (count - 1, 4)))),
         _number(told.get("threshold")),
         _number(told.get("noise")),
-        _candidates(told.get("candidates")),
+        _candidates(told.get("candidates"), _unit(told.get("unit"), found.get(FUSED))),
+        told.get("rule") or "",
     )
 
 
@@ -222,11 +234,21 @@ def _number(value: Any) -> float | None:
     return None if array is None else float(array)
 
 
-def _candidates(value: Any) -> NDArray[np.float64] | None:
-    """Rows of alpha, clusters, loss; a threshold without a loss is left out."""
+def _unit(told: Any, fused: NDArray[np.float64] | None) -> tuple[float, float]:
+    """The distances that a candidate's alpha of 0 and of 1 stand for."""
+    unit = _finite(_array(told, (2,)))
+    finite = np.zeros(0) if fused is None else fused[np.isfinite(fused)]
+    if unit is None and len(finite):
+        unit = np.array([finite.min(), finite.max()])
+    return (0.0, 1.0) if unit is None else (float(unit[0]), float(unit[1]))
+
+
+def _candidates(value: Any, unit: tuple[float, float]) -> NDArray[np.float64] | None:
+    """Rows of threshold, clusters, loss; one without a loss is left out."""
     try:
         rows = np.asarray(value, float).reshape(-1, 3)
     except (TypeError, ValueError, OverflowError):
         return None
     rows = rows[np.isfinite(rows).all(1)]
+    rows[:, 0] = unit[0] + rows[:, 0] * (unit[1] - unit[0])
     return rows if len(rows) else None

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from feddag.errors import counted
 from feddag.report.diagnostics import FUSED, ComparedClients, compared_clients, graph_edges
 from feddag.report.document import Section, drawn, section
 from feddag.report.figures import distances as figures
@@ -56,36 +57,58 @@ def _beyond_chance(told: ComparedClients) -> bool:
 
 
 def _number_of_clusters(told: ComparedClients, names: Sequence[str]) -> Section | None:
-    """The tree of merges with the cut, and other thresholds."""
-    drawings, sentences = [], []
+    """The tree of merges with the cut, and how many clusters other cuts would have left."""
+    drawings = []
     if told.merges is not None:
         tree = figures.dendrogram(told.merges, told.labels, told.threshold, names)
         drawings.append(drawn("dendrogram", "tree of merges with the cut", tree))
-        cut = " Whatever has merged below the dashed line is one cluster." if told.threshold is not None else ""
-        sentences.append(f"The most similar clients merge first.{cut}")
     if told.candidates is not None:
-        alpha = told.scaled_threshold()
-        curve = figures.thresholds(told.candidates, alpha, told.clusters)
-        drawings.append(drawn("alpha", "loss and clusters against alpha", curve))
-        which = "The second figure" if told.merges is not None else "The figure"
-        sentences.append(
-            f"{which} shows what other thresholds would have given: their loss is low where clusters are tight and few."
-        )
-        if alpha is not None:
-            above = ", above the scatter of similar clients" if _beyond_chance(told) else ""
-            scatter = f" ({told.noise:.3f})" if above and told.noise is not None else ""
-            sentences.append(
-                f"The chosen α* lies in a range over which the number of clusters stays the same{above}{scatter}."
-            )
+        chart = figures.thresholds(told, loss=_by_loss(told))
+        drawings.append(drawn("alpha", "number of clusters against the cut", chart))
     if not drawings:
         return None
-    return section("number", "Why that many clusters", " ".join(sentences), figures=drawings)
+    return section("number", "Why that many clusters", " ".join(_why_that_many(told)), figures=drawings)
+
+
+def _by_loss(told: ComparedClients) -> bool:
+    """Whether the loss had a say in where the tree was cut."""
+    return told.rule in ("plateau", "lowest") or (not told.rule and not _beyond_chance(told))
+
+
+def _why_that_many(told: ComparedClients) -> list[str]:
+    said = []
+    if told.merges is not None:
+        said.append("The most similar clients merge first.")
+        if told.threshold is not None:
+            said.append(f"The tree is cut at {told.threshold:.3f}: what has merged below the dashed line is a cluster.")
+    if same := told.same_clusters():
+        low, high, left = same
+        said.append(
+            f"Every cut between {low:z.3f} and {high:z.3f} leaves the same {counted(left, 'cluster')}: the wider that "
+            "range (shaded below), the clearer the clusters."
+        )
+        if told.clusters and told.clusters < left:
+            said.append(f"Those that differ by no more than chance were joined: {told.clusters} remain.")
+    scatter = "" if told.noise is None else f", which scatter by {told.noise:.3f} around 0,"
+    why = {
+        "noise": f"The cut divides distances that chance explains, as between like clients{scatter} from those that it "
+        "does not; means over many clients scatter less.",
+        "plateau": "The cut has the lowest loss (tight clusters, none of them tiny) of all whose number of clusters "
+        "stays the same over three steps.",
+        "lowest": "The cut has the lowest loss: tight clusters, none of them tiny.",
+        "given": "The experiment says where to cut.",
+    }
+    return [*said, *([why[told.rule]] if told.rule in why else [])]
 
 
 def _fusion(told: ComparedClients, names: Sequence[str], order: Sequence[int]) -> Section | None:
     if not told.weights:
         return None
     weights = {VIEW_TITLES.get(name, name): values[order] for name, values in told.weights.items()}
+    if alone := [view for view, values in weights.items() if values.min() > 0.995]:
+        rest = " and ".join(view for view in weights if view not in alone)
+        text = f"Only one view counts, for every client: {alone[0]}, which tells clients apart most clearly."
+        return section("fusion", "What the distance is made of", text + (f" Nothing by {rest}." if rest else ""))
     bars = figures.fusion_weights(weights, [told.labels[n] for n in order], [names[n] for n in order])
     text = "How much each view counts in the fused distance: the more clearly it tells clients apart, the more."
     figure = drawn("weights", "weights of the views", bars)
@@ -126,7 +149,7 @@ def graph_section(run: RecordedRun) -> Section | None:
         {"name": "supplied above all"},
     ]
     figure = drawn("graph", "which cluster learns from which", complementarity_graph(weighed, sizes))
-    table = {"id": "edges", "label": "edges of the graph", "columns": columns, "rows": rows}
+    table = {"id": "edges", "label": "edges of the graph", "columns": columns, "rows": rows, "cards": True}
     return section("teaching", "Who learns from whom", text, figures=[figure], table=table)
 
 
@@ -149,7 +172,7 @@ def supplied(
     """The classes that the source gives the learner above all, with the samples that the source holds of them.
 
     >>> supplied(0, 1, {0: 0, 1: 1}, {0: [9, 0], 1: [1, 5]}, ["cat", "dog"])
-    'dog: 5 samples, cat: 1 samples'
+    'dog: 5 samples, cat: 1 sample'
     """
     clients = [client for client in groups if client in counts]
     if not {learner, source} <= {groups[client] for client in clients}:
@@ -161,4 +184,4 @@ def supplied(
     p, q = (int(np.flatnonzero(present == group)[0]) for group in (learner, source))
     held = table[labels == source].sum(0)
     best = [int(c) for c in np.argsort(-demand[p] * supply[q], kind="stable")[:most] if held[c]]
-    return ", ".join(f"{classes[c]}: {held[c]} samples" for c in best)
+    return ", ".join(f"{classes[c]}: {counted(int(held[c]), 'sample')}" for c in best)

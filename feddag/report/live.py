@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from feddag.errors import FeddagError, one_line
+from feddag.errors import FeddagError, counted, one_line
 from feddag.report.page import as_json, page
 from feddag.report.recorded import read_run
 from feddag.report.run import run_document
@@ -39,7 +39,7 @@ def read_state(directory: Path) -> RunState:
     files = RunDirectory(directory)
     running = files.is_running()  # asked first: a run that ends while we look is then seen as running once more
     rounds = files.count_rounds()
-    done = "1 round" if rounds == 1 else f"{rounds} rounds"
+    done = counted(rounds, "round")
     if files.result.exists():
         return RunState(f"finished {rounds}", f"finished after {done}", over=True)
     if not running:

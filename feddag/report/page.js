@@ -1,6 +1,6 @@
 "use strict";
 // Draws the document. All text goes in as text, never as markup. Drawing again, with a newer document, keeps the place.
-const MOST_ROWS = 300;
+const MOST_ROWS = 40, FIRST_ROWS = 25; // of a table: all of them, or the first ones until more are asked for
 const NARROW = 560, PRINTED = 690; // pixels: a telephone; a sheet of paper between its margins
 const wanted = {}; // what the reader chose: by figure the shown view, by table its order and search
 const $ = (id) => document.getElementById(id);
@@ -67,7 +67,7 @@ const key = (cell) => cell && typeof cell === "object" ? cell.sort : cell;
 function cellOf(cell, column, palette) {
   const text = column.digits === undefined && !column.cluster;
   const value = key(cell);
-  const made = element("td", { class: (text ? "text" : "") + (cell && cell.strong ? " strong" : "") });
+  const made = element("td", { class: (text ? "text" : "") + (cell && cell.strong ? " strong" : ""), "data-label": column.name });
   if (value === null || value === undefined) made.append(cell && cell.text || "–");
   else if (column.cluster) {
     const swatch = element("span", { class: "swatch" });
@@ -94,7 +94,7 @@ function fill(table, palette) {
       return sign * (typeof a === "string" ? a.localeCompare(b) : a - b);
     });
   }
-  const visible = chosen.all ? rows : rows.slice(0, MOST_ROWS);
+  const visible = chosen.all || rows.length <= MOST_ROWS ? rows : rows.slice(0, FIRST_ROWS);
   body.replaceChildren(...visible.map((row) => element("tr", {}, ...row.map((cell, i) => cellOf(cell, table.columns[i], palette)))));
   [...$(table.id).tHead.rows[0].cells].forEach((head, i) => {
     if (i === chosen.by) head.setAttribute("aria-sort", chosen.down ? "descending" : "ascending");
@@ -102,7 +102,7 @@ function fill(table, palette) {
   });
   const more = $(table.id + "-more");
   more.hidden = visible.length === rows.length;
-  more.textContent = `show all ${rows.length} rows`;
+  more.textContent = `${visible.length} of ${rows.length} rows are shown: show all`;
   more.onclick = () => { chosen.all = true; fill(table, palette); };
   const count = $(table.id + "-count");
   if (count) count.textContent = asked ? ` ${rows.length} of ${table.rows.length}` : "";
@@ -128,7 +128,7 @@ function tableOf(table, palette) {
     parts.push(element("p", { class: "search" }, element("label", { for: input.id }, table.search + " "), input,
       element("span", { id: table.id + "-count", role: "status" })));
   }
-  const grid = element("table", { id: table.id, "aria-label": table.label },
+  const grid = element("table", { id: table.id, "aria-label": table.label, class: table.cards ? "cards" : "" },
     element("thead", {}, element("tr", {}, ...heads)), element("tbody"));
   parts.push(element("div", { class: "scroll", tabindex: 0 }, grid));
   parts.push(element("button", { id: table.id + "-more", class: "more", type: "button" }));
@@ -141,14 +141,17 @@ function sectionOf(part, palette) {
   if (part.table) made.append(...tableOf(part.table, palette));
   if (part.command) made.append(element("pre", { tabindex: 0 }, part.command));
   if (part.code) made.append(element("pre", { tabindex: 0 }, part.code));
+  if (part.details) made.append(element("details", {}, element("summary", {}, part.details.title), element("pre", { tabindex: 0 }, part.details.code)));
   return made;
 }
 
 function render(news) {
   shown = news;
   document.title = news.title;
-  document.querySelector("h1").replaceChildren(element("bdi", {}, news.title));
-  $("subtitle").replaceChildren(element("bdi", {}, news.subtitle));
+  document.querySelector("h1").replaceChildren(element("bdi", {}, news.headline));
+  document.querySelector("header").dataset.level = news.level || "plain";
+  $("next").replaceChildren(...(news.next ? [element("b", {}, "Next: "), element("bdi", {}, news.next)] : []));
+  $("subtitle").replaceChildren(element("bdi", {}, news.title), " · ", element("bdi", {}, news.subtitle));
   $("tiles").replaceChildren(...news.tiles.map((tile) =>
     element("div", {}, element("dt", {}, tile.label), element("dd", {}, tile.value), element("dd", {}, tile.note))));
   const ids = news.sections.map((part) => part.id).join();

@@ -29,7 +29,7 @@ def page(document: dict[str, Any], live: bool = False) -> str:
 </head>
 <body{" data-live" if live else ""}>
 <a class="skip" href="#content">to the content</a>
-<header><h1></h1><p id="subtitle"></p><p id="state" role="status"></p></header>
+<header><h1></h1><p id="next"></p><p id="subtitle"></p><p id="state" role="status"></p></header>
 <nav aria-label="sections"></nav>
 <main id="content"><dl id="tiles"></dl></main>
 <noscript>This page draws itself with JavaScript, which is switched off.</noscript>

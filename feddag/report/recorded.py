@@ -17,6 +17,7 @@ from feddag.report.diagnostics import NO_CLUSTER, compared_clients, sound_parts
 from feddag.runner.checked import damaged, parse_experiment
 from feddag.runner.directory import RunDirectory
 from feddag.runner.trees import DamagedError, load_tree
+from feddag.runner.verdict import Verdict, verdict, verdict_of
 from feddag.weights import ClientId
 
 LARGEST_PARTITION = 2**32  # bytes
@@ -33,6 +34,7 @@ class RecordedRun:
     history: list[RoundRecord] = field(default_factory=list)
     diagnostics: dict[str, Any] = field(default_factory=dict)
     names: tuple[str, ...] = ()
+    directory: Path | None = None
 
     @property
     def rounds(self) -> int:
@@ -45,6 +47,12 @@ class RecordedRun:
         if self.result is None:
             raise FeddagError(f"run '{self.name}' has not finished: only finished runs can be compared")
         return self.result
+
+    def verdict(self, runs: Path | None = None) -> Verdict:
+        """What the result of a finished run means, beside the baselines that lie in the same folder, called `runs`."""
+        if self.directory is None:
+            return verdict(self.finished)
+        return verdict_of(self.directory, self.experiment, self.finished, runs)
 
     def clusters(self) -> dict[ClientId, int]:
         """The group of each client that has one now; empty for a method that makes no groups."""
@@ -100,7 +108,8 @@ def read_run(directory: Path) -> RecordedRun:
     result = files.read_result()
     history = files.read_history(result)
     names = _client_names(files.partition)
-    return RecordedRun(directory.resolve().name, experiment, toml, result, history, _diagnostics(files.grouping), names)
+    told, name = _diagnostics(files.grouping), directory.resolve().name
+    return RecordedRun(name, experiment, toml, result, history, told, names, directory)
 
 
 def _diagnostics(path: Path) -> dict[str, Any]:

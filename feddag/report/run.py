@@ -3,13 +3,17 @@
 import shlex
 from pathlib import Path
 
+from feddag.errors import FeddagError, counted, short
 from feddag.report.clients import clients_section, label_distribution_section
 from feddag.report.document import Document, Section, drawn, section
 from feddag.report.events import events_by_round, timeline_section
 from feddag.report.figures import rounds as figures
 from feddag.report.grouping import graph_section, grouping_sections
 from feddag.report.recorded import RecordedRun
+from feddag.report.terminal import asks_how_uneven
 from feddag.report.theme import PALETTE
+from feddag.runner.naming import differences
+from feddag.runner.verdict import method_name
 
 
 def run_document(run: RecordedRun) -> Document:
@@ -24,18 +28,30 @@ def run_document(run: RecordedRun) -> Document:
         timeline_section(run),
         _experiment(run),
     ]
-    experiment = run.experiment
-    title = f"{experiment.get('method')} on {Path(str(experiment.get('dataset'))).name}"
     return {
-        **{"title": title, "subtitle": _subtitle(run), "tiles": _tiles(run), "palette": PALETTE},
+        **_headline(run),
+        **{"subtitle": _subtitle(run), "tiles": _tiles(run), "palette": PALETTE},
         "sections": [section for section in made if section],
     }
+
+
+def _headline(run: RecordedRun) -> Document:
+    """What is said first: what the result means or, of a run under way, how far it is."""
+    experiment = run.experiment
+    title = f"{method_name(run.result or experiment)} on {Path(str(experiment.get('dataset'))).name}"
+    if run.result:
+        meant = run.verdict(Path())  # typed next to the run directory; a page tells no place on this machine
+        return {"title": title, "headline": meant.headline, "next": meant.next, "level": meant.level}
+    sofar = f", accuracy {run.history[-1]['accuracy']['mean']:.3f} so far" if run.history else ""
+    return {"title": title, "headline": f"{run.rounds} of {experiment.get('rounds')} rounds are done{sofar}."}
 
 
 def _subtitle(run: RecordedRun) -> str:
     said = run.experiment
     state = "" if run.result else f", {run.rounds} done"
-    how = f"{said.get('partition')}, {said.get('clients', 'all')} clients, {said.get('rounds')} rounds{state}"
+    known = run.result["clients"] if run.result else said.get("clients") or len(run.names)
+    clients = counted(known, "client") if known else "all clients"
+    how = f"{said.get('partition')}, {clients}, {said.get('rounds')} rounds{state}"
     return f"{run.name}: {how}, seed {said.get('seed')}"
 
 
@@ -55,16 +71,16 @@ def _tiles(run: RecordedRun) -> list[dict[str, str]]:
     clusters = run.clusters()
     if clusters:
         true = len(set(result["truth"])) if result and result["truth"] else None
-        note = "true number unknown" if true is None else f"{true} true groups"
+        note = "true number unknown" if true is None else counted(true, "true group")
         tiles.append(("clusters", str(len(set(clusters.values()))), note))
     if result and result["ari"] is not None:
         tiles.append(("adjusted Rand index", f"{result['ari']:.3f}", "1: the true groups, 0: chance"))
     scores = result.get("clustering") if result else None
-    if scores and scores["was"] is not None and scores["wadb"] is not None:
+    if result and scores and asks_how_uneven(result) and scores["was"] is not None and scores["wadb"] is not None:
         said = f"{scores['was']:.2f} / {scores['wadb']:.2f}"
         tiles.append(("WAS / WADB", said, "how alike class mixes are inside clusters: best 1 / 0"))
     seconds = result["seconds"] if result else sum(record.get("seconds", 0.0) for record in run.history)
-    tiles.append(("time", f"{seconds:.1f} s", f"{run.rounds} rounds"))
+    tiles.append(("time", f"{seconds:.1f} s", counted(run.rounds, "round")))
     sent = result or last
     if sent:
         up, down = sent["bytes_up"] / 1e6, sent["bytes_down"] / 1e6
@@ -100,4 +116,17 @@ def _experiment(run: RecordedRun) -> Section:
             lines.append(f"# partition {run.result['partition_checksum']}")
     command = f"feddag run {shlex.quote(f'{run.name}/experiment.toml')}"
     text = "Typed next to the run directory, this command repeats the run bit for bit on the same kind of machine."
-    return section("experiment", "The experiment", text, command=command, code="\n".join([run.toml.rstrip(), *lines]))
+    every = {"title": "all fields and versions", "code": "\n".join([run.toml.rstrip(), *lines])}
+    return section("experiment", "The experiment", text + _unusual(run), command=command, details=every)
+
+
+def _unusual(run: RecordedRun) -> str:
+    """Which fields are not what they are by default; nothing where that could be told only by importing the method."""
+    if ":" in str(run.experiment.get("method")):
+        return ""
+    try:
+        differing = differences(run.experiment)
+    except FeddagError:  # fields of another version, or of anybody's making
+        return ""
+    said = ", ".join(f"{name} = {short(value)}" for name, value in differing.items())
+    return f" Not as by default: {said}." if said else " All fields are as by default."

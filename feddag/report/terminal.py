@@ -10,13 +10,16 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from feddag.console import print_line, show_table
+from feddag.errors import counted
 from feddag.experiment import Experiment
 from feddag.records import ResultRecord
+from feddag.report.best import say_best, shown_names
 from feddag.report.clients import accuracies_by_client
 from feddag.report.events import events_by_round
 from feddag.report.recorded import RecordedRun
 from feddag.runner.level import span
 from feddag.runner.paired import MEANING, against_last, own_scores
+from feddag.runner.verdict import method_name
 
 BARS = "▁▂▃▄▅▆▇█"
 EVENTS_SHOWN = 8
@@ -25,9 +28,10 @@ RESULT_COLUMNS = (
     *("method", "accuracy", "worst decile", "tuned", "groups", "true", "ARI"),
     *("MB up", "MB down", "sec", "TFLOP"),
 )
+COSTS = 4  # columns at the right end, which make room where a terminal is narrow
 
 
-def result_row(results: Sequence[ResultRecord]) -> list[str]:
+def result_row(results: Sequence[ResultRecord], name: str = "") -> list[str]:
     """One method's line of the closing table, over the seeds it was run with."""
     counted = [result["training_flops"] / 1e12 for result in results if "training_flops" in result]  # older have none
 
@@ -43,7 +47,7 @@ def result_row(results: Sequence[ResultRecord]) -> list[str]:
         return "/".join(str(count) for count in sorted(set(counts))) if counts else "-"
 
     return [
-        results[0]["method"],
+        name or method_name(results[0]),
         over_seeds([result["accuracy"]["mean"] for result in results]),
         over_seeds([result["accuracy"]["worst_decile"] for result in results]),
         over_seeds([result["accuracy_finetuned"] and result["accuracy_finetuned"]["mean"] for result in results]),
@@ -58,10 +62,13 @@ def result_row(results: Sequence[ResultRecord]) -> list[str]:
 
 
 def show_results(console: Console, results: Sequence[ResultRecord], experiment: Experiment) -> None:
-    """The closing table: a line a method."""
+    """The closing table: a line a method; of several methods first which is best."""
     by_method: dict[str, list[ResultRecord]] = {}
+    names = shown_names(results)
     for result in results:
-        by_method.setdefault(result["method"], []).append(result)
+        by_method.setdefault(names[result["method"]], []).append(result)
+    if len(by_method) > 1:
+        print_line(console, say_best(by_method))
     extra = {}
     taken = [span(result["rounds"] for result in own) for own in by_method.values()]
     if len(set(taken)) > 1:
@@ -71,13 +78,13 @@ def show_results(console: Console, results: Sequence[ResultRecord], experiment: 
     if any(differences):
         extra[reference] = [str(difference or "-") for difference in differences]
     rows = [
-        [*result_row(own), *(cells[number] for cells in extra.values())]
-        for number, own in enumerate(by_method.values())
+        [*(row := result_row(own, name))[:-COSTS], *(cells[number] for cells in extra.values()), *row[-COSTS:]]
+        for number, (name, own) in enumerate(by_method.items())
     ]
     seeds = ", ".join(map(str, sorted({result["seed"] for result in results})))
     what = f"{Path(experiment.dataset).name}, {experiment.partition}, {results[0]['clients']} clients"
     title = f"{what}, {span(result['rounds'] for result in results)} rounds, seed {seeds} (MB: per client)"
-    show_table(console, title, [*RESULT_COLUMNS, *extra], rows)
+    show_table(console, title, [*RESULT_COLUMNS[:-COSTS], *extra, *RESULT_COLUMNS[-COSTS:]], rows, spare=COSTS)
     if any(differences):
         print_line(console, f"{reference}: {MEANING}")
     dropped = [result["method"] for result in results if result["answers_missing"]]
@@ -90,13 +97,17 @@ def show_clustering(console: Console, result: ResultRecord) -> None:
     scores = result.get("clustering")  # older results have none
     if scores is None:
         return
-    named = {
-        **{"ARI": scores["ari"], "Rand": scores["rand"], "silhouette by classes": scores["silhouette_classes"]},
-        **{"WAS": scores["was"], "WADB": scores["wadb"]},
-    }
+    named = {"ARI": scores["ari"], "Rand": scores["rand"], "silhouette by classes": scores["silhouette_classes"]}
+    if asks_how_uneven(result):
+        named |= {"WAS": scores["was"], "WADB": scores["wadb"]}
     shown = [f"{name} {'-' if value is None else format(value, '.3f')}" for name, value in named.items()]
-    true = "true unknown" if scores["true"] is None else f"{scores['true']} true"
+    true = "true unknown" if result["truth"] is None else f"{len(set(result['truth']))} true"
     print_line(console, f"groups: {scores['found']} found, {true}; {', '.join(shown)}")
+
+
+def asks_how_uneven(result: ResultRecord) -> bool:
+    """Whether WAS and WADB say something: where groups are of clients whose classes are equally uneven."""
+    return result["method"].startswith("fedgwc") or result["partition"] == "heterogeneity-mix"
 
 
 def show_changes(console: Console, result: ResultRecord) -> None:
@@ -106,44 +117,45 @@ def show_changes(console: Console, result: ResultRecord) -> None:
     if unseen := result.get("accuracy_unseen"):
         tuned = result.get("accuracy_unseen_finetuned")
         shown = [f"accuracy {unseen['mean']:.3f}", *([f"tuned {tuned['mean']:.3f}"] if tuned else []), *right]
-        print_line(console, f"joined last: {_clients(len(result['held_out']))}; {', '.join(shown)}")
+        print_line(console, f"joined last: {counted(len(result['held_out']), 'client')}; {', '.join(shown)}")
     if joined := result.get("accuracy_joined"):
         shown = [f"accuracy {joined['mean']:.3f}", *right]
-        print_line(console, f"joined on the way: {_clients(len(result['joined']))}; {', '.join(shown)}")
+        print_line(console, f"joined on the way: {counted(len(result['joined']), 'client')}; {', '.join(shown)}")
     if drift := result.get("drift"):
         known = {stage: mean for stage, mean in drift["accuracy_drifting"].items() if mean is not None}
         curve = ", ".join(f"{stage} {mean:.3f}" for stage, mean in known.items())
         alarms = f"{drift['noticed']} noticed, {drift['missed']} missed, {drift['false_alarms']} false alarms"
-        print_line(console, f"drifted: {_clients(drift['clients'])}; {alarms}; their accuracy: {curve}")
-
-
-def _clients(number: int) -> str:
-    return "1 client" if number == 1 else f"{number} clients"
+        print_line(console, f"drifted: {counted(drift['clients'], 'client')}; {alarms}; their accuracy: {curve}")
 
 
 def sparkline(values: list[float], width: int = 60) -> str:
-    """Numbers from 0 to 1 as a row of bars; neighbours are averaged where there are too many.
+    """Numbers as a row of bars, from the least to the largest; neighbours are averaged where there are too many.
 
-    >>> sparkline([0.0, 0.5, 1.0])
-    '▁▅█'
+    >>> sparkline([0.0, 0.5, 1.0]), sparkline([0.97, 0.98, 0.99]), sparkline([0.5, 0.5])
+    ('▁▅█', '▁▅█', '▅▅')
     """
-    parts = np.array_split(values, min(width, len(values)))
-    return "".join(BARS[min(len(BARS) - 1, int(np.mean(part) * len(BARS)))] for part in parts)
+    means = np.array([np.mean(part) for part in np.array_split(values, min(width, len(values)))])
+    span = float(np.ptp(means))
+    heights = (means - means.min()) / span if span > 1e-9 else np.full(len(means), 0.5)
+    return "".join(BARS[min(len(BARS) - 1, int(height * len(BARS)))] for height in heights)
 
 
 def show_run(console: Console, run: RecordedRun) -> None:
     """Headline, curve, clusters, the clients that fare worst, and what happened."""
     said, result = run.experiment, run.result
     what = f"{said.get('method')} on {said.get('dataset')}, {said.get('partition')}, seed {said.get('seed')}"
+    if result:
+        print_line(console, str(run.verdict()))
     print_line(console, f"{run.name}: {what}; {run.rounds} of {said.get('rounds')} rounds")
     if result:
-        show_table(console, "", RESULT_COLUMNS, [result_row([result])])
+        show_table(console, "", RESULT_COLUMNS, [result_row([result])], spare=COSTS)
         show_clustering(console, result)
         show_changes(console, result)
     if not run.history:
         return
     means = [record["accuracy"]["mean"] for record in run.history]
-    print_line(console, f"accuracy by round: {sparkline(means)} {means[-1]:.3f}")
+    between = f"{min(means):.3f} to {max(means):.3f}, last {means[-1]:.3f}"
+    print_line(console, f"accuracy by round: {sparkline(means)} {between}")
     groups = run.clusters()
     scores = {c: score for c, score in next(iter(accuracies_by_client(run).values())).items() if score is not None}
     if groups:

@@ -9,10 +9,13 @@ from numpy.typing import NDArray
 
 Figure = dict[str, Any]
 
-PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7B61C4", "#8A8A8A")
+PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#7B61C4", "#56B4E9", "#8A8A8A")
 """Okabe and Ito's colours, but for yellow and black, which drown in a light or a dark page. Labels say the rest."""
+DASHES = ("solid", "dash", "dot", "dashdot")
+"""Of lines, four colours each: of two that are alike, such as the two blues, only one is solid."""
 SYMBOLS = ("circle", "diamond", "square", "triangle-up", "cross", "x")
 GREY = "#888888"
+SHADE = "rgba(136,136,136,0.18)"
 SCALE = "Cividis"
 LEGEND = {"orientation": "h", "y": 1.04, "yanchor": "bottom"}
 LONGEST_NAME = 28
@@ -32,6 +35,15 @@ def colour(number: int) -> str:
 def symbol(number: int) -> str:
     """Tells clusters of the same colour apart."""
     return SYMBOLS[max(0, number) // len(PALETTE) % len(SYMBOLS)]
+
+
+def dash(number: int) -> str:
+    """How the line of a cluster (or of a method) is drawn: thin lines show little of their colour.
+
+    >>> dash(0), dash(6), dash(8)
+    ('solid', 'dash', 'dot')
+    """
+    return DASHES[number // 4 % len(DASHES)]
 
 
 def faint(number: int) -> str:

@@ -1,15 +1,12 @@
 """The loop: sample clients, let the method do a round, evaluate, record, checkpoint."""
 
-import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from feddag.answers import far_beyond
@@ -17,6 +14,7 @@ from feddag.client.flops import forward_flops
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.federation import Engine, Federation, Traffic
+from feddag.methods import method_label
 from feddag.models import ModelSpec
 from feddag.records import DriftReport, ResultRecord, RoundRecord
 from feddag.runner.directory import RunDirectory
@@ -30,6 +28,7 @@ from feddag.runner.results import (
     placed_right,
     score_groups,
     tail,
+    versions,
     volatility,
 )
 from feddag.runner.serving import SampleFormat
@@ -94,6 +93,8 @@ class Loop:
             context.minimum,
             experiment.rounds,
         )
+        if tell := getattr(observer, "answered", None):
+            engine.watch = lambda done, of: tell(self.federation.phase, self.federation.round, done, of)
         self._make_method()
         self.key = experiment.key()
         self.present: tuple[ClientId, ...] = ()
@@ -271,7 +272,8 @@ class Loop:
             blocks["accuracy_unseen"] = block(self.evaluation.scores(unseen)[0])
             blocks["accuracy_unseen_finetuned"] = self._finetuned(unseen)
         clusters = self.method.clusters()
-        clustering = None if clusters is None else score_groups(clusters, truth, self.context.class_counts)
+        counts, told = self.context.class_counts, self.method.diagnostics()
+        clustering = None if clusters is None else score_groups(clusters, truth, counts, told)
         right = None
         if clusters is not None and truth is not None and late:
             right = placed_right(clusters, truth, sorted(set(clients).difference(late)), late)
@@ -279,6 +281,7 @@ class Loop:
             "schema": SCHEMA,
             "key": self.key,
             **{name: getattr(self.experiment, name) for name in ("method", "dataset", "partition", "seed")},
+            **({"method_name": method_label(self.experiment.method)} if ":" in self.experiment.method else {}),
             "rounds": len(history),
             "model": self.context.model.name,
             "clients": self.context.clients,
@@ -300,12 +303,15 @@ class Loop:
             "answers_missing": sum(len(record["missing"]) for record in history),
             "partition_checksum": self.context.partition_checksum,
             "seconds": round(self._seconds(), 3),
-            "versions": _versions() | {"trainer": self.context.trainer},
+            "versions": versions() | {"trainer": self.context.trainer},
         }
         return cast("ResultRecord", found)
 
     def _finetuned(self, clients: Sequence[ClientId]) -> Accuracy | None:
-        return block(self.evaluation.scores(clients, finetuned=True)[0]) if self.experiment.finetune else None
+        if not self.experiment.finetune:
+            return None
+        with self.federation.in_phase("local epochs"):  # for whoever watches: measurements are not counted
+            return block(self.evaluation.scores(clients, finetuned=True)[0])
 
     def _drift(self, history: Sequence[RoundRecord]) -> DriftReport:
         drifting = self.context.drifting
@@ -338,13 +344,3 @@ def _traffic_block(traffic: Traffic, context: RunContext) -> dict[str, object]:
 
 def _copied(clusters: dict[ClientId, int] | None) -> dict[ClientId, int] | None:
     return None if clusters is None else dict(clusters)
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for name in ("feddag", "torch", "numpy"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "unknown"
-    return found | {"python": platform.python_version(), "cpu": torch.backends.cpu.get_cpu_capability()}

@@ -1,19 +1,23 @@
 """What a run was worth: from its history to the numbers of result.json."""
 
 import math
+import platform
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from feddag.errors import FeddagError
-from feddag.records import AccuracyRecord, ClusteringScores, DriftReport, RoundRecord, read_events
+from feddag.records import AccuracyRecord, ClusteringScores, Diagnostics, DriftReport, RoundRecord, read_events
 from feddag.weights import ClientId
 
 DECIMALS = 6
+MOST_COMPARED = 3000  # clients whose distances fit into memory twice without a thought
 
 
 @dataclass(frozen=True)
@@ -140,9 +144,12 @@ def drift_report(
 
 
 def score_groups(
-    clusters: Mapping[ClientId, int], truth: Sequence[int] | None, class_counts: NDArray[np.int64] | None
+    clusters: Mapping[ClientId, int],
+    truth: Sequence[int] | None,
+    class_counts: NDArray[np.int64] | None,
+    told: Diagnostics,
 ) -> ClusteringScores:
-    """What the groups are worth, beside the true ones and by the classes that their clients hold."""
+    """What the groups are worth: beside the true ones, by classes, and by the distances that the method told."""
     from feddag.server.metrics import score_clustering  # slow to import, and only needed at the end
 
     clients = sorted(clusters)
@@ -151,5 +158,36 @@ def score_groups(
         None if truth is None else [truth[client] for client in clients],
         None if class_counts is None else class_counts[clients],
     )
+    scores["silhouette"] = _apart(clusters, told)
+    scores["true"] = None if truth is None else len(set(truth))  # those of clients without a group as well
     rounded = {name: value if value is None else round(value, DECIMALS) for name, value in scores.items()}
     return cast("ClusteringScores", rounded)
+
+
+def _apart(clusters: Mapping[ClientId, int], told: Diagnostics) -> float | None:
+    """How clearly the groups are apart by the distances that made them; None where none, or too many, were told."""
+    from feddag.server.clustering import clients_of, fill_unknown
+    from feddag.server.metrics import silhouette
+    from feddag.server.similarity import square
+
+    try:  # a method of the user's own may tell anything
+        distances = np.asarray(told["distances"], np.float32)
+        clients = [int(client) for client in told.get("clients", range(clients_of(distances)))]
+    except (KeyError, TypeError, ValueError):
+        return None
+    if len(clients) > MOST_COMPARED or distances.shape != (len(clients) * (len(clients) - 1) // 2,):
+        return None
+    known = [place for place, client in enumerate(clients) if client in clusters]
+    matrix = np.maximum(square(fill_unknown(distances)), 0.0)  # what exceeds chance can be below 0
+    return silhouette(matrix[np.ix_(known, known)], [clusters[clients[place]] for place in known])
+
+
+def versions() -> dict[str, str]:
+    """What a result was made with."""
+    found = {}
+    for name in ("feddag", "torch", "numpy"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "unknown"
+    return found | {"python": platform.python_version(), "cpu": torch.backends.cpu.get_cpu_capability()}

@@ -32,7 +32,8 @@ def run(
     """Run an experiment, leaving everything in `out` (a temporary directory if none is given).
 
     With `resume`, an unfinished run in `out` goes on after its last whole round, and ends as if never stopped.
-    The observer is called with each round's record.
+    The observer is called with each round's record. Where it has a method `answered`, that is told on the way how many
+    of how many clients have answered: `answered(phase, round, done, of)`, with round 0 before the first.
     """
     keep_alive = tempfile.TemporaryDirectory(prefix="feddag-run-") if out is None else None
     files = RunDirectory(Path(out or keep_alive.name))  # type: ignore[union-attr]

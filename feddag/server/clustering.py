@@ -55,6 +55,8 @@ class Cut:
 
     labels: Labels
     alpha: float
+    rule: str = "given"
+    """What chose the threshold: noise, plateau, lowest, or given."""
 
     @property
     def clusters(self) -> int:

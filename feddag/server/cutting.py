@@ -85,7 +85,7 @@ def choose_cut(
         chosen = choose_on_plateau(candidates, most=max(1, int(np.sqrt(tree.clients))) if by_noise else None)
     low, high = range_of(condensed) if scaled else (0.0, 1.0)
     alpha = low + chosen.alpha * (high - low)
-    return Cut(tree.cut(alpha), alpha)
+    return Cut(tree.cut(alpha), alpha, "lowest" if how.rule == "lowest" else "plateau")
 
 
 def cut_into(tree: Tree, clusters: int) -> Cut:

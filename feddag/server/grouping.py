@@ -20,6 +20,7 @@ from feddag.server.cutting import (
     CutSettings,
     choose_cut,
     cut_into,
+    range_of,
     search_scaled_thresholds,
     search_thresholds,
 )
@@ -71,6 +72,10 @@ class Grouping:
     usual_noise_: NDArray[np.float64] | None = field(default=None, repr=False)
     ranges_: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Constants that newcomers do not move: each class's usual noise, and what min-max scaling took for 0 and 1."""
+    rule_: str = "given"
+    """What chose the threshold: noise, plateau, lowest, or given."""
+    unit_: tuple[float, float] = (0.0, 1.0)
+    """The distances that a candidate's alpha of 0 and of 1 stand for."""
 
     @property
     def clusters_(self) -> int:
@@ -114,7 +119,7 @@ class Grouping:
         if graph is not None:
             chance = rng(self.seed, "complement")
             graph = complement_graph(self.signatures, found.labels, self.sources, self.alignment, chance, self.absent)
-        return replace(self, labels_=found.labels, threshold_=found.alpha, graph_=graph)
+        return replace(self, labels_=found.labels, threshold_=found.alpha, graph_=graph, rule_=found.rule)
 
     def assign(self, newcomer: Signature) -> int | None:
         """The group for a client that was not there before; None if it is unlike every group (Algorithm 4).
@@ -168,10 +173,12 @@ class Grouping:
         return {
             "labels": self.labels_,
             "threshold": self.threshold_,
+            "rule": self.rule_,
             "noise": self.noise_,
             "distances": self.distances_,
             "merges": self.tree_.merges,
             "candidates": np.array([[c.alpha, c.clusters, c.loss] for c in self.candidates_]),
+            "unit": np.array(self.unit_),
             "views": dict(self.views_),
             "weights": dict(self.weights_),
             **({} if self.graph_ is None else {"scores": self.graph_.scores, "edges": self.graph_.edges}),
@@ -279,4 +286,6 @@ def _of_distances(
     labels = cut.labels
     if how.algorithm != "agglomerative":
         labels = regrouped_by(how.algorithm, distances, cut.clusters, seed)
-    return Grouping(labels, cut.alpha, candidates, tree, distances, {}, {}, 0.0, None, linkage=linkage)
+    unit = range_of(distances) if scaled else (0.0, 1.0)
+    made = Grouping(labels, cut.alpha, candidates, tree, distances, {}, {}, 0.0, None, linkage=linkage)
+    return replace(made, rule_=cut.rule, unit_=unit)

@@ -129,7 +129,7 @@ def cut_by_noise(condensed: Floats, tree: Tree) -> Cut:
     good, the one in the middle of the widest gap is taken, on a logarithmic scale.
     """
     if tree.clients == 1:
-        return Cut(np.zeros(1, np.int64), LEAST_DIFFERENCE)
+        return Cut(np.zeros(1, np.int64), LEAST_DIFFERENCE, "noise")
     noise = estimate_noise(condensed)
     one, other = tree.sizes()
     significant = tree.heights >= least_significant_distance(noise, one, other, tree.clients)
@@ -144,7 +144,7 @@ def cut_by_noise(condensed: Floats, tree: Tree) -> Cut:
     labels = tree.cut(alpha)
     if labels.max() > 0:
         labels = _merge_insignificant(square(fill_unknown(condensed)), labels, noise)
-    return Cut(labels, alpha)
+    return Cut(labels, alpha, "noise")
 
 
 def _merge_insignificant(distances: Floats, labels: Labels, noise: float) -> Labels:

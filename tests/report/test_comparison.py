@@ -10,7 +10,8 @@ import pytest
 import feddag
 from feddag.errors import FeddagError
 from feddag.report import find_run, write_comparison
-from feddag.report.comparison import clearly_best, comparison_document
+from feddag.report.best import clearly_best, say_best, say_best_of_settings
+from feddag.report.comparison import comparison_document
 from feddag.report.recorded import RecordedRun
 from tests.report.conftest import HOSTILE, made_by_hand
 from tests.report.test_run import drawn
@@ -93,3 +94,26 @@ def test_a_kept_result_has_no_history_and_a_run_has(tmp_path: Path) -> None:
     alone = find_run(experiment, run.result, tmp_path / "elsewhere")
     assert alone.rounds == 0
     assert {part["id"] for part in comparison_document([alone, alone])["sections"]} == {"setting-0"}
+
+
+def test_a_comparison_says_first_which_is_best() -> None:
+    def results(method: str, *means: float) -> list:
+        return [finished(method, seed, mean).finished for seed, mean in enumerate(means)]
+
+    clear = {"a": results("a", 0.9, 0.92), "b": results("b", 0.7, 0.72), "oracle": results("oracle", 0.99, 0.99)}
+    assert say_best(clear) == "a is clearly best: 0.910 against b 0.710; knowing the true groups (oracle) 0.990."
+    close = {"a": results("a", 0.8, 0.9), "b": results("b", 0.82, 0.9), "c": results("c", 0.1, 0.2)}
+    assert say_best(close) == "No clear winner over 2 seeds: b has 0.860 against a 0.850 and c 0.150."
+    single = {"a": results("a", 0.9), "b": results("b", 0.895)}
+    assert say_best(single) == "a and b are as good: 0.900 against b 0.895. One seed does not tell how sure that is."
+    assert say_best({"a": results("a", 0.9)}) == "a has 0.900."
+    assert say_best_of_settings([clear, close]) == "Clearly best: a in 1 of 2 settings; no clear winner in 1."
+    assert say_best_of_settings([close, close]) == "No method is clearly best in any of 2 settings."
+    assert comparison_document([finished("a", 0, 0.9), finished("b", 0, 0.7)])["headline"].startswith("a is ahead")
+
+
+def test_a_method_of_ones_own_has_its_own_name() -> None:
+    runs = [finished("mine:Own", 0, 0.8), finished("fedavg", 0, 0.7)]
+    named = replace(runs[0], result=runs[0].result | {"method_name": "my-own"})
+    assert [row[0] for row in table(comparison_document([named, runs[1]]), "setting-0")] == ["my-own", "fedavg"]
+    assert [row[0] for row in table(comparison_document(runs), "setting-0")] == ["Own", "fedavg"]

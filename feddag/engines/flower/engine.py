@@ -135,6 +135,8 @@ class FlowerEngine(Engine):
                     except WireError as error:
                         missing[client] = str(error)
                 del open_jobs[client]
+            if self.watch:
+                self.watch(len(jobs) - len(open_jobs), len(jobs))
             if not open_jobs.keys() - self._given_up or self._clock() > end:
                 break
             self._sleep(self._policy.poll)

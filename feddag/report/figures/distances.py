@@ -6,8 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from feddag.errors import counted
+from feddag.report.diagnostics import ComparedClients
 from feddag.report.figures.parts import MOST_LABELS, MOST_ROWS, STRIP, cluster_edges, line, row_names
-from feddag.report.theme import GREY, LEGEND, SCALE, Figure, averaged, colour, packed, plain, symbol
+from feddag.report.theme import GREY, LEGEND, SCALE, SHADE, Figure, averaged, colour, packed, plain, symbol
 from feddag.server.similarity import square
 from feddag.weights import ClientId
 
@@ -153,41 +155,47 @@ def _cut(threshold: float) -> dict[str, Any]:
     }
 
 
-def thresholds(candidates: NDArray[np.float64], chosen: float | None, clusters: int) -> Figure:
-    """Loss and number of clusters against alpha, with the chosen alpha where it is known."""
-    alphas, found, losses = (candidates[:, column].tolist() for column in range(3))
+def thresholds(told: ComparedClients, loss: bool) -> Figure:
+    """How many clusters each cut leaves, on the scale of the tree's distances; the loss where it had a say."""
+    assert told.candidates is not None
+    heights, found, losses = (told.candidates[:, column].tolist() for column in range(3))
+    if told.merges is not None:
+        merged = np.sort(told.merges[:, 2])
+        margin = 0.05 * max(float(np.ptp(merged)), 1e-9) if len(merged) else 1.0
+        heights = [float(merged.min(initial=0)) - margin, *merged.tolist(), float(merged.max(initial=0)) + margin]
+        found = [*range(len(merged) + 1, 0, -1), 1]
+    steps = {
+        **{"x": heights, "y": found, "mode": "lines", "name": "clusters", "line": {"shape": "hv", "color": "ink"}},
+        "hovertemplate": "cut at %{x:.3f}, clusters left: %{y}<extra></extra>",
+    }
+    curve = {
+        **{"x": told.candidates[:, 0].tolist(), "y": losses, "yaxis": "y2", "mode": "lines+markers", "name": "loss"},
+        **{"line": {"dash": "dot", "color": GREY}, "hovertemplate": "cut at %{x:.3f}: loss %{y:.3f}<extra></extra>"},
+    }
+    right = {"overlaying": "y", "side": "right", "rangemode": "tozero", "showgrid": False, "automargin": True}
+    many = max(found) > MOST_LABELS
     return {
-        "data": [
-            {
-                **{"x": alphas, "y": losses, "mode": "lines+markers", "name": "loss"},
-                "hovertemplate": "α %{x:.2f}: loss %{y:.3f}",
-            },
-            {
-                **{"x": alphas, "y": found, "yaxis": "y2", "mode": "lines+markers", "name": "clusters"},
-                **{"line": {"shape": "hv", "dash": "dot", "color": GREY}, "marker": {"symbol": "square"}},
-                "hovertemplate": "α %{x:.2f}: %{y} clusters",
-            },
-        ],
+        "data": [steps, *([curve] if loss else [])],
         "layout": {
-            **{"height": 380, "legend": LEGEND | {"y": 1.12}},
-            **({} if chosen is None else _chosen(chosen, clusters)),
-            "xaxis": {"title": {"text": "threshold α (distances scaled to 0 … 1)"}, "range": [0, 1.02]},
-            "yaxis": {"title": {"text": "loss"}, "rangemode": "tozero"},
-            "yaxis2": {
-                **{"title": {"text": "clusters"}, "overlaying": "y", "side": "right", "rangemode": "tozero"},
-                **{"showgrid": False, "tickmode": "auto", "automargin": True},
-            },
+            **{"height": 340, "legend": LEGEND | {"y": 1.12}, "showlegend": loss, **_chosen(told)},
+            "xaxis": {"title": {"text": "distance at which the tree is cut"}, "zeroline": False},
+            "yaxis": {"title": {"text": "clusters left"}, **({"type": "log"} if many else {"rangemode": "tozero"})},
+            **({"yaxis2": {"title": {"text": "loss"}, **right}} if loss else {}),
         },
     }
 
 
-def _chosen(alpha: float, clusters: int) -> dict[str, Any]:
-    text = f"α* = {alpha:.2f}" + (f": {clusters} clusters" if clusters else "")
-    where = {"x": alpha, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False}
-    return {
-        "shapes": [line(yref="paper", x0=alpha, x1=alpha, y0=0, y1=1, dash="dash", width=2)],
-        "annotations": [{**where, "text": text}],
-    }
+def _chosen(told: ComparedClients) -> dict[str, Any]:
+    """The cut, and the range in which any other would have left as many clusters."""
+    if told.threshold is None:
+        return {}
+    tall = {"yref": "paper", "y0": 0, "y1": 1}
+    shapes = [line(x0=told.threshold, x1=told.threshold, dash="dash", width=2, **tall)]
+    if same := told.same_clusters():
+        shapes.append({"type": "rect", **tall, "x0": same[0], "x1": same[1], "fillcolor": SHADE, "line": {"width": 0}})
+    where = {"x": told.threshold, "yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False}
+    left = f": {counted(told.clusters, 'cluster')}" if told.clusters else ""
+    return {"shapes": shapes, "annotations": [{**where, "text": f"cut at {told.threshold:.3f}{left}"}]}
 
 
 def fusion_weights(weights: Mapping[str, NDArray[Any]], labels: Sequence[int], names: Sequence[str]) -> Figure:
@@ -201,16 +209,15 @@ def fusion_weights(weights: Mapping[str, NDArray[Any]], labels: Sequence[int], n
         rows = [f"cluster {group}" if group >= 0 else "in no cluster" for group in groups]
     else:
         rows = [plain(name) for name in names]
-    patterns = ("", "/", ".")
     return {
         "data": [
             {
                 **{"type": "bar", "x": rows, "name": plain(view)},
                 "y": [round(float(value), 4) if np.isfinite(value) else None for value in values],
                 "hovertemplate": "%{x}<br>%{fullData.name} %{y:.0%}<extra></extra>",
-                "marker": {"pattern": {"shape": patterns[number % 3], "fgopacity": 0.5}},
+                "marker": {"line": {"width": 1, "color": GREY}},
             }
-            for number, (view, values) in enumerate(weights.items())
+            for view, values in weights.items()
         ],
         "layout": {
             **{"height": 360, "barmode": "stack", "bargap": 0.1, "legend": LEGEND},

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from feddag.errors import counted
 from feddag.report.theme import Figure, colour, plain
 
 ASIDE = 0.04  # keeps the two directions of an edge apart, and its number off the line
@@ -48,7 +49,7 @@ def complementarity_graph(edges: Sequence[tuple[int, int, float | None, str]], s
         {
             **{"x": [at[g][0] for g in groups], "y": [at[g][1] for g in groups], "mode": "markers+text"},
             **{"text": [str(g) for g in groups], "textfont": {"color": "white", "size": 15}, "showlegend": False},
-            "customdata": [f"cluster {g}: {sizes[g]} clients" for g in groups],
+            "customdata": [f"cluster {g}: {counted(sizes[g], 'client')}" for g in groups],
             "hovertemplate": "%{customdata}<extra></extra>",
             "marker": {"size": 40, "opacity": 1, "color": [colour(g) for g in groups]},
         },

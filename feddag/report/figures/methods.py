@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddag.report.recorded import RecordedRun
-from feddag.report.theme import GREY, LEGEND, Figure, colour, faint, plain, symbol
+from feddag.report.theme import GREY, LEGEND, Figure, colour, dash, faint, plain, symbol
 
 Runs = dict[str, list[RecordedRun]]  # by method, over seeds
 Along = Callable[[RecordedRun], list[float]]
@@ -58,7 +58,7 @@ def _curve(runs: Sequence[RecordedRun], along: Along, method: str, number: int) 
     scores = np.stack([_scored(run)[:length] for run in runs])
     x = np.mean([along(run)[:length] for run in runs], axis=0).round(6).tolist()
     mean, name = scores.mean(0), plain(method, 60)
-    line = {"color": colour(number), "width": 2.5, "dash": ("solid", "dash", "dot")[number // 8 % 3]}
+    line = {"color": colour(number), "width": 2.5, "dash": dash(number)}
     curve = {"x": x, "y": mean.round(6).tolist(), "mode": "lines", "name": name, "line": line}
     curve["hovertemplate"] = "%{y:.3f}"
     if len(runs) == 1:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from feddag.records import Event, RoundRecord
 from feddag.report.figures.parts import accuracy_range, line, stacked_lines
-from feddag.report.theme import GREY, LEGEND, Figure, colour, plain
+from feddag.report.theme import GREY, LEGEND, Figure, colour, dash, plain
 
 MOST_LINES = 30  # vertical lines for events; beyond, marks alone
 MOST_GROUP_CURVES = 12
@@ -87,7 +87,7 @@ def _cluster_curves(history: Sequence[RoundRecord], rounds: list[int], scores: S
         {
             **{"x": rounds, "y": [_mean_of(row[np.array(g) == group]) for row, g in zip(scores, groups, strict=True)]},
             **{"mode": "lines", "name": f"cluster {group}", "hovertemplate": HOVER},
-            "line": {"color": colour(group), "width": 1.5, "dash": "solid" if group < 8 else "dash"},
+            "line": {"color": colour(group), "width": 2, "dash": dash(group)},
         }
         for group in every
     ]
@@ -108,7 +108,10 @@ def curves_by_round(title: str, curves: Mapping[str, Any]) -> Figure:
         {
             **{"x": points[:, 0].tolist(), "y": [None if np.isnan(y) else y for y in points[:, 1].tolist()]},
             **{"mode": "lines+markers" if len(points) == 1 else "lines", "name": plain(name)},
-            **{"hovertemplate": "round %{x}: %{y:.3g}", "line": {"color": colour(number), "width": 1.5}},
+            **{
+                "hovertemplate": "round %{x}: %{y:.3g}",
+                "line": {"color": colour(number), "width": 2, "dash": dash(number)},
+            },
         }
         for number, (name, points) in enumerate(rows.items())
     ]
