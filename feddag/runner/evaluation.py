@@ -57,7 +57,7 @@ class Evaluation:
         return [*first, replace(TUNE, model=source), Evaluate()] if finetuned else [*first, Evaluate(source)]
 
     def used(self, client: ClientId) -> tuple[list[Step], tuple[ModelSource, ...], tuple[float, ...]]:
-        """What a client uses now: a step that has to come first, if any, then one model, or several and their shares."""
+        """What a client uses now: a step that has to come first, if any; one model, or several and their shares."""
         try:
             model = self._method.model_of(client)
         except LookupError:

@@ -67,9 +67,7 @@ class Run:
         """A record for each round."""
         return RunDirectory(self.directory).read_history(self.result)
 
-    def model(
-        self, client: ClientId | None = None, *, cluster: int | None = None, tuned: bool = False
-    ) -> ServedModel:
+    def model(self, client: ClientId | None = None, *, cluster: int | None = None, tuned: bool = False) -> ServedModel:
         """The model that this client, or this cluster, ended with: it takes samples as they lie in files.
 
         `model.scores(x)` gives a score for each of `model.classes`, `model.predict(x)` the names of the likeliest. With
@@ -78,9 +76,7 @@ class Run:
         network, saved = self._found(client, cluster, tuned)
         return ServedModel(network, self._samples(saved))
 
-    def network(
-        self, client: ClientId | None = None, *, cluster: int | None = None, tuned: bool = False
-    ) -> Network:
+    def network(self, client: ClientId | None = None, *, cluster: int | None = None, tuned: bool = False) -> Network:
         """The same as a bare network, for normalised samples (images with their channels first)."""
         return self._found(client, cluster, tuned)[0]
 

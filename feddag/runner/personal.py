@@ -95,6 +95,6 @@ def _accuracy(table: Tensor) -> float:
 
 
 def _choice(reply: Reply) -> str:
-    """The candidate that the client chose, or that it mixes them."""
-    used = reply.results[-1].arrays["shares"].nonzero().flatten().tolist()
-    return CANDIDATES[used[0]] if len(used) == 1 else MIXTURE
+    """The candidate that has more than half of what the client chose; else it mixes them."""
+    share, place = reply.results[-1].arrays["shares"].max(dim=0)
+    return CANDIDATES[int(place)] if float(share) > 0.5 else MIXTURE
