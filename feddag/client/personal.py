@@ -158,7 +158,8 @@ def choose(found: Mapping[str, Array], y: Labels) -> dict[str, float]:
     >>> choose({"group": one, "alone": other}, np.array([1, 0]))["alone"] > 0.5
     True
     """
-    names = [GROUP, *(name for name in found if name != GROUP)]
+    # One that has diverged has no probabilities to mix.
+    names = [name for name in CANDIDATES if name in found and np.isfinite(found[name]).all()] or [GROUP]
     mixture = dict(zip(names, mixing_shares([found[name] for name in names], y).tolist(), strict=True))
     usual, other = (balanced_accuracy(table.argmax(axis=1), y) for table in (found[GROUP], mixed(found, mixture)))
     return mixture if other >= usual else {GROUP: 1.0}
@@ -175,6 +176,8 @@ def mixing_shares(found: Sequence[Array], y: Labels) -> Array:
     >>> mixing_shares([wrong, right, wrong], np.zeros(90, int)).round(3).tolist()
     [0.05, 0.925, 0.025]
     """
+    if len(found) == 1:
+        return np.ones(1)
     given = np.stack([table[np.arange(len(y)), y] for table in found], axis=1).clip(1e-12)
     _, place, sizes = np.unique(y, return_inverse=True, return_counts=True)
     weights = len(y) / (len(sizes) * sizes[place])

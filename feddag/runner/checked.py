@@ -60,8 +60,8 @@ def read_result(path: Path) -> ResultRecord | None:
     if any(groups is not None and len(groups) != clients for groups in (result["truth"], result["clusters"])):
         raise damaged(path, "there is not one group for each client")
     if (personal := result.get("personal")) is not None:
-        tables = [personal["choice"], *(block["per_client"] for block in personal["accuracy"].values())]
-        if any(len(table) != len(personal["clients"]) for table in tables) or "chosen" not in personal["accuracy"]:
+        lengths = {len(personal["choice"]), *(len(block["per_client"]) for block in personal["accuracy"].values())}
+        if lengths != {len(personal["clients"])} or "chosen" not in personal["accuracy"]:
             raise damaged(path, "personal has not one choice and one accuracy for each client")
         if not _are_distinct(personal["clients"], clients):
             raise damaged(path, "personal does not tell of distinct clients of this run")

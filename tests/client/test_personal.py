@@ -71,6 +71,14 @@ def test_candidates_that_know_as_little_leave_the_group_half() -> None:
     assert found == pytest.approx({"group": 0.5, "head": 0.25, "full": 0.25})
 
 
+def test_what_has_diverged_has_no_share() -> None:
+    y = np.array([0, 1] * 10)
+    good, lost = sure(*y), np.full((20, 2), np.nan)
+    assert choose({"group": sure(*[0] * 20), "full": good, "alone": lost}, y).keys() == {"group", "full"}
+    assert choose({"group": lost, "full": good}, y) == {"full": 1.0}
+    assert choose({"group": good, "full": lost}, y) == choose({"group": lost, "full": lost}, y) == {"group": 1.0}
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_the_chosen_is_never_below_the_groups_model_on_what_it_was_chosen_by(data: Any) -> None:
