@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -227,7 +227,7 @@ def built(spec: ModelSpec, weights: Weights) -> Model | DualEncoder:
 def tuned_network(spec: ModelSpec, group: Network, common: FedAvg, state: Weights) -> Network:
     """What a client chose, by what it remembers; the group's model where it has not chosen."""
     shares = kept(state, TUNED).get("shares", torch.tensor([1.0])).tolist()
-    members: list[tuple[Network, float]] = []
+    members: list[tuple[torch.nn.Module, float]] = []
     for name, share in zip(CANDIDATES, shares, strict=False):
         if not share:
             continue
@@ -241,7 +241,7 @@ def tuned_network(spec: ModelSpec, group: Network, common: FedAvg, state: Weight
         else:
             members.append((built(spec, {**group.state_dict(), **own} if name == HEAD else own), share))
     if len(members) == 1:
-        return members[0][0]
+        return cast("Network", members[0][0])
     return MixtureOfModels([member for member, _ in members], [share for _, share in members]).eval()
 
 
