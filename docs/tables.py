@@ -463,15 +463,16 @@ def drawn_personal(part: str) -> str:
     measured = read(ROOT / "results" / "bench-personal.json")
     body = []
     for setting, by_seed in measured.items():
-        clients = {name: [value for one in by_seed.values() for value in one[name]] for name in by_seed["0"]}
+        lists = [name for name, values in by_seed["0"].items() if isinstance(values, list)]
+        clients = {name: [value for one in by_seed.values() for value in one[name]] for name in lists}
         if part == "accuracy":
             cells = [f"{statistics.mean(clients[name]):.3f}" for name in PERSONAL]
-            body.append([setting, str(len(clients["chosen"])), *cells])
+            body.append([setting, ", ".join(by_seed), str(len(clients["chosen"])), *cells])
         else:
             body.append([setting, *(gain(clients, *baseline) for baseline in BASELINES.values())])
     if part == "accuracy":
-        return lined(["seeds 0-2", "clients", *PERSONAL], body)
-    return lined(["seeds 0-2: mean, worst, worse for certain", *BASELINES], body)
+        return lined(["setting", "seeds", "clients", *PERSONAL], body)
+    return lined(["mean, worst, worse for certain", *BASELINES], body)
 
 
 def gain(clients: Mapping[str, Any], name: str, error: str) -> str:
