@@ -5,6 +5,7 @@ can only show what that experiment, with this code, has produced.
 """
 
 import json
+import math
 import re
 import statistics
 import sys
@@ -448,6 +449,49 @@ def drawn_released(part: str) -> str:
     return lined(bench_released.GROUP_COLUMNS, bench_released.group_table(rows))
 
 
+PERSONAL = ("group", "full", "alone", "common", "chosen")
+BASELINES = {  # whom what a client chose is held against, and its standard error
+    "alone": ("alone", ""),
+    "common": ("common", ""),
+    "`local`": ("local", "error of the difference to local"),
+    "`fedavg`": ("fedavg", "error of the difference to fedavg"),
+}
+
+
+def drawn_personal(part: str) -> str:
+    """What clients chose, as `experiments/personal.py` has kept it: accuracies, or the gain over other models."""
+    measured = read(ROOT / "results" / "bench-personal.json")
+    body = []
+    for setting, by_seed in measured.items():
+        lists = [name for name, values in by_seed["0"].items() if isinstance(values, list)]
+        clients = {name: [value for one in by_seed.values() for value in one[name]] for name in lists}
+        if part == "accuracy":
+            cells = [f"{statistics.mean(clients[name]):.3f}" for name in PERSONAL]
+            body.append([setting, ", ".join(by_seed), str(len(clients["chosen"])), *cells])
+        else:
+            body.append([setting, *(gain(clients, *baseline) for baseline in BASELINES.values())])
+    if part == "accuracy":
+        return lined(["setting", "seeds", "clients", *PERSONAL], body)
+    return lined(["mean, worst, worse for certain", *BASELINES], body)
+
+
+def gain(clients: Mapping[str, Any], name: str, error: str) -> str:
+    """Mean and worst difference to what was chosen, and how many clients lose more than two standard errors.
+
+    >>> gain({"chosen": [0.5, 1.0], "local": [0.6, 0.5], "e": [0.01, 0.01]}, "local", "e")
+    '+0.200, -0.100, 1'
+    """
+    pairs = list(zip(clients["chosen"], clients[name], strict=True))
+    gains = [chosen - other for chosen, other in pairs]
+    if error:
+        errors = clients[error]
+    else:  # of the difference of two accuracies, each on that many samples
+        tested = zip(pairs, clients["test samples"], strict=True)
+        errors = [math.sqrt((one * (1 - one) + other * (1 - other)) / count) for (one, other), count in tested]
+    certain = sum(difference < -2 * error for difference, error in zip(gains, errors, strict=True))
+    return f"{statistics.mean(gains):+.3f}, {min(gains):+.3f}, {certain}"
+
+
 def lined(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, ["---"] * len(head), *body])
 
@@ -461,6 +505,8 @@ def filled(text: str) -> str:
             "groups": partial(drawn_groups, "bench-groups.json"),
             "groups as published": partial(drawn_groups, "bench-groups-published.json"),
             "attacks": drawn_attacks,
+            "personal": partial(drawn_personal, "accuracy"),
+            "personal, client by client": partial(drawn_personal, "gain"),
         }
         measured |= {f"released-{part}": partial(drawn_released, part) for part in ("likeness", "groups")}
         return f"{name} -->\n\n{measured[name]() if name in measured else drawn(TABLES[name])}"

@@ -33,6 +33,7 @@ NEUTRAL: dict[str, Any] = {
     **{
         "columns": "",
         "join_round": 0,
+        "personal": "none",
         "robust": "none",
         "least_per_class": 1,
         "samples_per_class": 1000,
@@ -140,6 +141,9 @@ class Experiment(BaseModel):
     lr: float = Field(LocalSettings.lr, gt=0, description="learning rate")
     momentum: float = Field(LocalSettings.momentum, ge=0, lt=1, description="SGD momentum")
     weight_decay: float = Field(LocalSettings.weight_decay, ge=0, description="SGD weight decay")
+    personal: Literal["none", "head", "full", "auto"] = Field(
+        "none", description="what clients may choose at the end beside the group's model: tuned, alone, common, mixed"
+    )
     finetune: bool = Field(True, description="at the end, also score every model after local epochs on its client")
     workers: int = Field(0, ge=0, description="worker processes (0: one per core); never changes a result")
 

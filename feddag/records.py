@@ -172,6 +172,19 @@ class DriftReport(TypedDict):
     accuracy_others: dict[str, Share]
 
 
+class PersonalRecord(TypedDict):
+    """What clients chose to use after the last round, and how good each of the candidates is."""
+
+    clients: list[Count]
+    """Who was asked; the order of all that follows."""
+    accuracy: dict[str, AccuracyRecord]
+    """By candidate (group, head, full, alone, common), and of what was chosen."""
+    choice: list[str | None]
+    """What each client chose; None for one that did not answer and keeps the group's model."""
+    chose: dict[str, Count]
+    """How many chose what."""
+
+
 class ResultRecord(TypedDict):
     """result.json. What is not required was not written by every version."""
 
@@ -198,6 +211,7 @@ class ResultRecord(TypedDict):
     accuracy_joined: NotRequired[AccuracyRecord | None]
     accuracy_unseen: NotRequired[AccuracyRecord | None]
     accuracy_unseen_finetuned: NotRequired[AccuracyRecord | None]
+    personal: NotRequired[PersonalRecord]
     accuracy_by_round: NotRequired[list[Share]]
     volatility: NotRequired[Share | None]
     clusters: list[Cluster | None] | None

@@ -82,6 +82,7 @@ def run(
 def _run(chosen: "Experiment", directory: Path, resume: bool, log: str) -> None:
     """Run, with a bar on the way, and show what came out."""
     from feddag.methods import method_label
+    from feddag.report.personal import show_personal
     from feddag.report.terminal import show_changes, show_clustering, show_results
     from feddag.runner.directory import RunDirectory
     from feddag.runner.run import run as run_experiment
@@ -108,6 +109,7 @@ def _run(chosen: "Experiment", directory: Path, resume: bool, log: str) -> None:
     show_results(console, [finished.result], chosen)
     show_clustering(console, finished.result)
     show_changes(console, finished.result)
+    show_personal(console, finished.result)
 
 
 def _say_trainer(experiment: "Experiment") -> None:

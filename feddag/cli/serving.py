@@ -17,6 +17,7 @@ FORMATS = {"safetensors": ".safetensors", "torch-export": ".pt2", "onnx": ".onnx
 
 ClientOption = Annotated[int | None, typer.Option("--client", metavar="N", help="the model that this client uses")]
 ClusterOption = Annotated[int | None, typer.Option("--cluster", metavar="N", help="or the model of this cluster")]
+TunedOption = Annotated[bool, typer.Option("--tuned", help="the model that the client chose at the end (personal)")]
 TrustOption = Annotated[bool, typer.Option("--trust", help="import the run's own method or model (module:name)")]
 
 
@@ -25,6 +26,7 @@ def predict(
     data: Annotated[Path, typer.Argument(metavar="DATA.npz", help="x: samples as the run's; y: labels, if known")],
     client: ClientOption = None,
     cluster: ClusterOption = None,
+    tuned: TunedOption = False,
     trust: TrustOption = False,
     json_file: JsonOption = None,
 ) -> None:
@@ -39,7 +41,7 @@ def predict(
     from feddag.runner.serving import class_numbers
 
     x, y = read_inputs(data)
-    model = load(directory, trust).model(client, cluster=cluster)
+    model = load(directory, trust).model(client, cluster=cluster, tuned=tuned)
     try:
         scores = model.scores(x)
         labels = None if y is None else class_numbers(y, model.classes)
@@ -65,6 +67,7 @@ def export(
     format: Annotated[str, typer.Option(help=" | ".join(FORMATS))] = "safetensors",
     client: ClientOption = None,
     cluster: ClusterOption = None,
+    tuned: TunedOption = False,
     out: Annotated[Path | None, typer.Option("-o", "--out", metavar="FILE", help="default: RUN-client-N.*")] = None,
     trust: TrustOption = False,
 ) -> None:
@@ -76,9 +79,9 @@ def export(
     from feddag.runner.export import export as export_model
     from feddag.runner.run import load
 
-    whose = f"client-{client}" if cluster is None else f"cluster-{cluster}"
+    whose = f"client-{client}{'-tuned' * tuned}" if cluster is None else f"cluster-{cluster}"
     target = out or Path(f"{directory.resolve().name}-{whose}{FORMATS.get(format, '')}")
-    written = export_model(load(directory, trust), target, format, client=client, cluster=cluster)
+    written = export_model(load(directory, trust), target, format, client=client, cluster=cluster, tuned=tuned)
     print_line(console, f"{written}: {written.stat().st_size:,} bytes")
 
 

@@ -124,6 +124,8 @@ class Client:
     """The samples as they lie in the client's file, before normalisation."""
     flops: int = 0
     """Of all training so far."""
+    aside: Callable[[], tuple[Tensor, Tensor]] | None = None
+    """Samples of the client's own that no step trains on, to choose a model by; None where there are none."""
 
     def weights(self, source: ModelSource) -> Weights:
         """The weights a step asked for."""

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +17,9 @@ from feddag.errors import FeddagError
 from feddag.rng import rng
 
 Array = NDArray[Any]
+ASIDE = 0.2  # share of a client's samples that are set aside
+FEWEST_ASIDE = 10  # fewer say nothing about a model
+MOST_OF_A_CLASS = 3  # one part in so many of a class is set aside at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +33,7 @@ class ClientData:
     x: Array
     y: Array
     offsets: Array
-    """Client i trains on samples offsets[i] .. offsets[i + 1]."""
+    """Client i holds samples offsets[i] .. offsets[i + 1]."""
     test_x: Array
     test_y: Array
     block_offsets: Array
@@ -39,11 +42,21 @@ class ClientData:
     mean: Array
     std: Array
     num_classes: Array
+    aside: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    """How many of each client's samples, the last ones, it does not train on (`set_aside`); empty where it is none."""
 
     def samples(self, client: int) -> tuple[Array, Array]:
         """The training samples and labels of one client."""
-        part = slice(self.offsets[client], self.offsets[client + 1])
+        part = slice(self.offsets[client], self._end(client))
         return self.x[part], self.y[part]
+
+    def samples_aside(self, client: int) -> tuple[Array, Array]:
+        """What one client has set aside."""
+        part = slice(self._end(client), self.offsets[client + 1])
+        return self.x[part], self.y[part]
+
+    def _end(self, client: int) -> int:
+        return int(self.offsets[client + 1]) - (int(self.aside[client]) if len(self.aside) else 0)
 
     def blocks(self, client: int) -> tuple[int, ...]:
         """The test blocks of one client."""
@@ -56,8 +69,8 @@ class ClientData:
         return self.test_x[part], self.test_y[part]
 
     def size(self, client: int) -> int:
-        """How many training samples the client holds."""
-        return int(self.offsets[client + 1] - self.offsets[client])
+        """How many samples the client trains on."""
+        return self._end(client) - int(self.offsets[client])
 
     def block_size(self, number: int) -> int:
         """How many samples the block holds."""
@@ -168,6 +181,41 @@ def of_one_client(
         std=np.asarray(std, np.float32),
         num_classes=np.asarray(num_classes),
     )
+
+
+def set_aside(data: ClientData, seed: int) -> ClientData:
+    """The same samples, some of which clients do not train on: by these each chooses the model it will use.
+
+    They are set aside before the first round: a model that has been trained on a sample looks better on it than it is.
+    """
+    order, aside = [], []
+    for client, (start, stop) in enumerate(zip(data.offsets[:-1], data.offsets[1:], strict=True)):
+        chosen = _aside(data.y[start:stop], rng(seed, "set aside", client))
+        order.append(start + np.concatenate([np.setdiff1d(np.arange(stop - start), chosen), chosen]))
+        aside.append(len(chosen))
+    rows = np.concatenate(order)
+    return replace(data, x=taken(data.x, rows), y=data.y[rows], aside=np.array(aside, np.int64))
+
+
+def _aside(y: Array, draw: np.random.Generator) -> NDArray[np.int64]:
+    """Which samples of a client are set aside: a fifth and at least ten, as much of each class as can be.
+
+    No class gives more than a third of its samples. Where that leaves fewer than ten, none are set aside.
+
+    >>> chosen = _aside(np.repeat([0, 1, 2], [60, 30, 2]), np.random.default_rng(0))
+    >>> np.bincount(np.repeat([0, 1, 2], [60, 30, 2])[chosen]).tolist()
+    [12, 6]
+    >>> len(_aside(np.zeros(29, int), np.random.default_rng(0)))
+    0
+    """
+    place = np.full(len(y), np.inf)
+    for label in np.unique(y):
+        held = draw.permutation(np.flatnonzero(y == label))
+        given = held[: len(held) // MOST_OF_A_CLASS]
+        place[given] = np.arange(len(given)) / len(held)  # the first of every class before the second of any
+    possible = np.argsort(place, kind="stable")[: int(np.isfinite(place).sum())]
+    wanted = max(FEWEST_ASIDE, round(ASIDE * len(y)))
+    return np.sort(possible[:wanted]) if len(possible) >= FEWEST_ASIDE else possible[:0]
 
 
 def count_classes(dataset: Dataset, partition: Partition) -> NDArray[np.int64]:

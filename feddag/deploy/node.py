@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from feddag.client.step import Step
-from feddag.data.clients import Array, ClientData, of_one_client
+from feddag.data.clients import Array, ClientData, of_one_client, set_aside
 from feddag.data.datasets import load as load_dataset
 from feddag.deploy.app import EXPERIMENT, Task
 from feddag.deploy.policy import NodePolicy
@@ -185,6 +185,8 @@ def do(job: ReceivedJob, node: Node, experiment: Experiment, task: Task) -> Repl
     model = task.model(experiment)
     config = replace(experiment.worker_config(model), least_per_class=node.policy.least_per_class)
     data = read_site(node, task, experiment.columns)
+    if experiment.personal != "none":
+        data = set_aside(data, experiment.seed)
 
     def fetch(ref: Ref) -> Weights:
         return job.weights[ref.digest]

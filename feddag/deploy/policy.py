@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from feddag.client.personal import Personalise
 from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.client.trainer import LocalSettings
@@ -63,6 +64,9 @@ class NodePolicy:
                 raise WireError("refused: its policy does not allow this kind of step")
             if isinstance(step, Train):
                 self._check_training(step.settings(usual))
+            if isinstance(step, Personalise):
+                for name in step.tried:
+                    self._check_training(step.training(name, usual).settings(usual))
             if isinstance(step, MakeSignature):
                 self._check_signature(step, folder)
 

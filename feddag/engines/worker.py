@@ -98,6 +98,7 @@ class Worker:
             state=work.state,
             least_per_class=self._config.least_per_class,
             stored=x,
+            aside=lambda: self._aside(work.job.client),
         )
         results = perform(work.job.steps, client)
         return Done(results, None if client.state is work.state else client.state)
@@ -114,6 +115,10 @@ class Worker:
         x = np.concatenate([x for x, _ in blocks] or [self._data.test_x[:0]])
         y = np.concatenate([y for _, y in blocks] or [self._data.test_y[:0]])
         return self._tensor(x), torch.from_numpy(y)
+
+    def _aside(self, client: ClientId) -> tuple[Tensor, Tensor]:
+        x, y = self._data.samples_aside(client)
+        return self._tensor(x), torch.from_numpy(y.copy())
 
     def _tensor(self, x: Any) -> Tensor:
         return to_tensor(x, self._data.mean, self._data.std)

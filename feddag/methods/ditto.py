@@ -31,4 +31,4 @@ class Ditto(FedAvg):
         return [Train(model), Train(own, anchors=pull, **how, phase=PERSONAL)]
 
     def model_of(self, client: ClientId) -> Served:
-        return (self.served or self.weights, used(PERSONAL, self._settings.smoothing))
+        return (self.common(), used(PERSONAL, self._settings.smoothing))

@@ -42,5 +42,9 @@ class FedAvg(Method):
         """The new global model; None when nobody answered."""
         return self.mean(list(replies), self.weights) if len(replies) else None
 
-    def model_of(self, client: ClientId) -> Served:
+    def common(self) -> Weights:
+        """The model of all clients together."""
         return self.served or self.weights
+
+    def model_of(self, client: ClientId) -> Served:
+        return self.common()

@@ -9,6 +9,7 @@ from feddag.report.document import Document, Section, drawn, section
 from feddag.report.events import events_by_round, timeline_section
 from feddag.report.figures import rounds as figures
 from feddag.report.grouping import graph_section, grouping_sections
+from feddag.report.personal import personal_section
 from feddag.report.recorded import RecordedRun
 from feddag.report.terminal import asks_how_uneven
 from feddag.report.theme import PALETTE
@@ -24,6 +25,7 @@ def run_document(run: RecordedRun) -> Document:
         label_distribution_section(run),
         graph_section(run),
         clients_section(run),
+        personal_section(run),
         _traffic(run),
         timeline_section(run),
         _experiment(run),

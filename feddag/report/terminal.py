@@ -16,6 +16,7 @@ from feddag.records import ResultRecord
 from feddag.report.best import say_best, shown_names
 from feddag.report.clients import accuracies_by_client
 from feddag.report.events import events_by_round
+from feddag.report.personal import chosen_accuracy, show_personal
 from feddag.report.recorded import RecordedRun
 from feddag.runner.level import span
 from feddag.runner.paired import MEANING, against_last, own_scores
@@ -31,16 +32,22 @@ RESULT_COLUMNS = (
 COSTS = 4  # columns at the right end, which make room where a terminal is narrow
 
 
+def over_seeds(values: Sequence[float | None], digits: int = 3) -> str:
+    """The mean over runs, with its spread where there are several.
+
+    >>> over_seeds([0.5, 0.7]), over_seeds([2.0], 1), over_seeds([None])
+    ('0.600 ± 0.141', '2.0', '-')
+    """
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    spread = f" ± {np.std(known, ddof=1):.{digits}f}" if len(known) > 1 and digits == 3 else ""
+    return f"{np.mean(known):.{digits}f}{spread}"
+
+
 def result_row(results: Sequence[ResultRecord], name: str = "") -> list[str]:
     """One method's line of the closing table, over the seeds it was run with."""
     counted = [result["training_flops"] / 1e12 for result in results if "training_flops" in result]  # older have none
-
-    def over_seeds(values: Sequence[float | None], digits: int = 3) -> str:
-        known = [value for value in values if value is not None]
-        if not known:
-            return "-"
-        spread = f" ± {np.std(known, ddof=1):.{digits}f}" if len(known) > 1 and digits == 3 else ""
-        return f"{np.mean(known):.{digits}f}{spread}"
 
     def groups(name: Literal["clusters", "truth"]) -> str:
         counts = [len(set(known) - {None}) for result in results if (known := result[name]) is not None]
@@ -73,6 +80,9 @@ def show_results(console: Console, results: Sequence[ResultRecord], experiment: 
     taken = [span(result["rounds"] for result in own) for own in by_method.values()]
     if len(set(taken)) > 1:
         extra["rounds"] = taken
+    if any("personal" in result for result in results):
+        chosen = [[chosen_accuracy(result) for result in own] for own in by_method.values()]
+        extra["chosen"] = [over_seeds(values) for values in chosen]
     differences = against_last([own_scores(own) for own in by_method.values()])
     reference = f"vs {[*by_method][-1]}"
     if any(differences):
@@ -151,6 +161,7 @@ def show_run(console: Console, run: RecordedRun) -> None:
         show_table(console, "", RESULT_COLUMNS, [result_row([result])], spare=COSTS)
         show_clustering(console, result)
         show_changes(console, result)
+        show_personal(console, result)
     if not run.history:
         return
     means = [record["accuracy"]["mean"] for record in run.history]

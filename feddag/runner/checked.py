@@ -59,6 +59,12 @@ def read_result(path: Path) -> ResultRecord | None:
         raise damaged(path, "participants and held_out are not distinct clients of this run")
     if any(groups is not None and len(groups) != clients for groups in (result["truth"], result["clusters"])):
         raise damaged(path, "there is not one group for each client")
+    if (personal := result.get("personal")) is not None:
+        lengths = {len(personal["choice"]), *(len(block["per_client"]) for block in personal["accuracy"].values())}
+        if lengths != {len(personal["clients"])} or "chosen" not in personal["accuracy"]:
+            raise damaged(path, "personal has not one choice and one accuracy for each client")
+        if not _are_distinct(personal["clients"], clients):
+            raise damaged(path, "personal does not tell of distinct clients of this run")
     if not {"up", "down"} <= set(result["bytes_by_phase"]):
         raise damaged(path, "bytes_by_phase lacks a direction")
     return result

@@ -50,6 +50,9 @@ class CheckpointTree(TypedDict):
     """The network's name, the shape of a sample, classes and encoders."""
     holds_states: bool
     joined: NotRequired[bool]
+    tuned: NotRequired[bool]
+    common: NotRequired[dict[str, Any]]
+    """What the common model beside the method remembers, where there is one."""
     seconds: Amount
     states: dict[Count, Count]
     """Of each client that remembers something: the round in which that changed."""
@@ -157,10 +160,13 @@ class RunDirectory:
         return read_result(self.result)
 
     def read_final_result(self) -> ResultRecord | None:
-        """The result, unless the run was killed before it kept the models of those who joined after the last round."""
+        """The result, unless the run was killed before it kept models of after the last round: joined, or tuned."""
         result = self.read_result()
-        saved = self.load_checkpoint() if result is not None and result["held_out"] else None
-        return result if saved is None or saved.tree.get("joined", True) else None
+        if result is None:
+            return None
+        needed = ["joined"] * bool(result["held_out"]) + ["tuned"] * ("personal" in result)
+        saved = self.load_checkpoint() if needed else None
+        return result if saved is None or all(saved.tree.get(name, True) for name in needed) else None
 
     def append(self, record: RoundRecord) -> None:
         """Add a round to the history."""

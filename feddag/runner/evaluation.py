@@ -50,6 +50,14 @@ class Evaluation:
         return [found.get(client, math.nan) for client in clients], loss if math.isfinite(loss) else None
 
     def _steps(self, client: ClientId, finetuned: bool) -> list[Step]:
+        first, sources, shares = self.used(client)
+        if len(sources) > 1:
+            return [] if finetuned else [EvaluateMixture(sources, shares)]
+        [source] = sources
+        return [*first, replace(TUNE, model=source), Evaluate()] if finetuned else [*first, Evaluate(source)]
+
+    def used(self, client: ClientId) -> tuple[list[Step], tuple[ModelSource, ...], tuple[float, ...]]:
+        """What a client uses now: a step that has to come first, if any; one model, or several and their shares."""
         try:
             model = self._method.model_of(client)
         except LookupError:
@@ -59,17 +67,12 @@ class Evaluation:
                 "one that joined later or has not been sampled yet"
             ) from None
         if isinstance(model, Mixture):
-            refs = tuple(map(self._ref, model.models))
-            return [] if finetuned else [EvaluateMixture(refs, model.shares)]
+            return [], tuple(map(self._ref, model.models)), model.shares
         if isinstance(model, Choice):
-            choose = Choose(tuple(map(self._ref, model.models)))
-            return [choose, replace(TUNE, model=None), Evaluate()] if finetuned else [choose, Evaluate()]
-        source: ModelSource
+            return [Choose(tuple(map(self._ref, model.models)))], (None,), (1.0,)
         if isinstance(model, tuple):
-            source = tuple(layer if isinstance(layer, Own) else self._ref(layer) for layer in model)
-        else:
-            source = model if isinstance(model, Own) else self._ref(model)
-        return [replace(TUNE, model=source), Evaluate()] if finetuned else [Evaluate(source)]
+            return [], (tuple(layer if isinstance(layer, Own) else self._ref(layer) for layer in model),), (1.0,)
+        return [], (model if isinstance(model, Own) else self._ref(model),), (1.0,)
 
     def _ref(self, model: Weights) -> Ref:
         # Most clients share a few sets of weights: each is hashed once, and held, or another might get its id.

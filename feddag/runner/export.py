@@ -29,14 +29,22 @@ FORMATS = ("safetensors", "torch-export", "onnx")
 NETWORK = "network."  # before the names of weights; mean and std stand beside them
 
 
-def export(run: Run, path: str | Path, format: str, *, client: int | None = None, cluster: int | None = None) -> Path:
-    """Write the model of a client or a cluster as one file, whole or not at all."""
+def export(
+    run: Run,
+    path: str | Path,
+    format: str,
+    *,
+    client: int | None = None,
+    cluster: int | None = None,
+    tuned: bool = False,
+) -> Path:
+    """Write the model of a client or a cluster as one file, whole or not at all; `tuned`: see `Run.model`."""
     if format not in FORMATS:
         allowed = ", ".join(FORMATS)
         raise FeddagError(f"format = '{short(format)}' is not one of {allowed}{nearest(format, FORMATS)}")
     if format == "onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
         raise FeddagError("format = 'onnx' needs packages that are not installed: pip install 'feddag[onnx]'")
-    model = run.model(client, cluster=cluster)
+    model = run.model(client, cluster=cluster, tuned=tuned)
     about = json.dumps({**model.form.as_record(), **_network_of(run, model)}, ensure_ascii=False)
     try:
         content = {"safetensors": _safetensors, "torch-export": _exported, "onnx": _onnx}[format](model, about)

@@ -6,10 +6,11 @@ import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from feddag.client.personal import CANDIDATES, COMMON, GROUP, HEAD, TUNED
 from feddag.client.signature import Signature
 from feddag.client.trainer import load_weights
 from feddag.encoders import default_model
@@ -17,6 +18,7 @@ from feddag.errors import FeddagError, one_line
 from feddag.experiment import Experiment
 from feddag.methods import Method
 from feddag.methods.clustered import ClusteredMethod
+from feddag.methods.fedavg import FedAvg
 from feddag.methods.feddag import FedDAGStar
 from feddag.models import DualEncoder, MixtureOfModels, Model, ModelSpec
 from feddag.records import ResultRecord, RoundRecord
@@ -65,26 +67,32 @@ class Run:
         """A record for each round."""
         return RunDirectory(self.directory).read_history(self.result)
 
-    def model(self, client: ClientId | None = None, *, cluster: int | None = None) -> ServedModel:
+    def model(self, client: ClientId | None = None, *, cluster: int | None = None, tuned: bool = False) -> ServedModel:
         """The model that this client, or this cluster, ended with: it takes samples as they lie in files.
 
-        `model.scores(x)` gives a score for each of `model.classes`, `model.predict(x)` the names of the likeliest.
+        `model.scores(x)` gives a score for each of `model.classes`, `model.predict(x)` the names of the likeliest. With
+        `tuned`, it is the model that the client chose after the last round (the field `personal`).
         """
-        network, saved = self._found(client, cluster)
+        network, saved = self._found(client, cluster, tuned)
         return ServedModel(network, self._samples(saved))
 
-    def network(self, client: ClientId | None = None, *, cluster: int | None = None) -> Network:
+    def network(self, client: ClientId | None = None, *, cluster: int | None = None, tuned: bool = False) -> Network:
         """The same as a bare network, for normalised samples (images with their channels first)."""
-        return self._found(client, cluster)[0]
+        return self._found(client, cluster, tuned)[0]
 
-    def _found(self, client: ClientId | None, cluster: int | None) -> tuple[Network, Checkpoint]:
+    def _found(self, client: ClientId | None, cluster: int | None, tuned: bool) -> tuple[Network, Checkpoint]:
         if (client is None) == (cluster is None):
             raise FeddagError("say either which client's model is wanted, or which cluster's")
         if client is not None and not 0 <= client < self.result["clients"]:
             raise FeddagError(f"client = {client} is not one of the {self.result['clients']} clients")
+        if tuned and self.experiment.personal == "none":
+            raise FeddagError("nobody has a tuned model in this run: its experiment says personal = 'none'")
+        if tuned and client is None:
+            raise FeddagError("a cluster has no tuned model: say which client's is wanted")
         if client is not None:
             with self._reading(f"no model of client {client}") as (saved, method):
-                return self._of_client(saved, method, client), saved
+                network = self._of_client(saved, method, client)
+                return self._tuned(saved, method, client, network) if tuned else network, saved
         with self._reading(f"no model of cluster {cluster}") as (saved, method):
             return self._of_cluster(saved, method, cluster), saved
 
@@ -155,6 +163,15 @@ class Run:
         state = saved.states.get(client, (0, {}))[1]
         return built(spec, overlaid(kept(state, x.name) if isinstance(x, Own) else x for x in layers))
 
+    def _tuned(self, saved: Checkpoint, method: Method, client: ClientId, group: Network) -> Network:
+        """What a client chose, put together from what it keeps and what the server has."""
+        if not saved.tree["holds_states"]:
+            raise FeddagError(f"client = {client} keeps its tuned model on its own machine")
+        federated = method if isinstance(method, FedAvg) else FedAvg(FedAvg.Settings())
+        if federated is not method:
+            federated.load_state_dict(saved.tree["common"])
+        return tuned_network(self._spec(saved.tree), group, federated, saved.states.get(client, (0, {}))[1])
+
     def _of_cluster(self, saved: Checkpoint, method: Method, cluster: int | None) -> Network:
         if not isinstance(method, ClusteredMethod):
             raise FeddagError(f"method = '{self.experiment.method}' has no models of clusters; say which client's")
@@ -205,6 +222,27 @@ def built(spec: ModelSpec, weights: Weights) -> Model | DualEncoder:
     _check_shapes(model, weights)
     load_weights(model, weights)
     return model
+
+
+def tuned_network(spec: ModelSpec, group: Network, common: FedAvg, state: Weights) -> Network:
+    """What a client chose, by what it remembers; the group's model where it has not chosen."""
+    shares = kept(state, TUNED).get("shares", torch.tensor([1.0])).tolist()
+    members: list[tuple[torch.nn.Module, float]] = []
+    for name, share in zip(CANDIDATES, shares, strict=False):
+        if not share:
+            continue
+        own = kept(state, f"{TUNED} {name}")
+        if name == GROUP and isinstance(group, MixtureOfModels):
+            members += [(member, share * part) for member, part in zip(group.models, group.shares, strict=True)]
+        elif name == GROUP:
+            members.append((group, share))
+        elif name == COMMON:
+            members.append((built(spec, common.common()), share))
+        else:
+            members.append((built(spec, {**group.state_dict(), **own} if name == HEAD else own), share))
+    if len(members) == 1:
+        return cast("Network", members[0][0])
+    return MixtureOfModels([member for member, _ in members], [share for _, share in members]).eval()
 
 
 def _check_shapes(model: torch.nn.Module, weights: Weights) -> None:

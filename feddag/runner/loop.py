@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from feddag.answers import far_beyond
-from feddag.client.flops import forward_flops
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.federation import Engine, Federation, Traffic
@@ -19,6 +18,7 @@ from feddag.models import ModelSpec
 from feddag.records import DriftReport, ResultRecord, RoundRecord
 from feddag.runner.directory import RunDirectory
 from feddag.runner.evaluation import Evaluation
+from feddag.runner.personal import Personal
 from feddag.runner.results import (
     DECIMALS,
     Accuracy,
@@ -28,6 +28,7 @@ from feddag.runner.results import (
     placed_right,
     score_groups,
     tail,
+    traffic_block,
     versions,
     volatility,
 )
@@ -101,6 +102,7 @@ class Loop:
         self.began = time.perf_counter()
         self.seconds_before = 0.0  # spent before a resume
         self.joined = False  # whether clients that were held out have joined, after the last round
+        self.tuned = False  # whether clients have chosen what they use from now on
         self.explained: dict[ClientId, int] | None = None  # the groups that grouping.safetensors tells about
 
     def run_to_end(self, resume: bool) -> ResultRecord:
@@ -110,6 +112,7 @@ class Loop:
         if done is None:
             self.present = self.federation.clients
             self.method.start(self.federation)
+            self.personal.start()
             self._explain()
             self.checkpoint(0)
         number = done or 0
@@ -142,7 +145,9 @@ class Loop:
             if 0 < self.experiment.join_round <= number:
                 self.federation.admit(self.context.held_out)
             self._welcome()
-            self.method.round(self.federation, self.method.sample(self.federation))
+            sampled = self.method.sample(self.federation)
+            self.method.round(self.federation, sampled)
+            self.personal.round(sampled)
             for client, times in self.method.suspects().items():
                 text = f"client {client} sent an update {times:.0f} times as long as usual"
                 self.federation.tell("fault", text, [client])
@@ -167,6 +172,7 @@ class Loop:
     def _make_method(self) -> None:
         self.method = self.experiment.method_class(self.experiment.settings)
         self.evaluation = Evaluation(self.federation, self.method)
+        self.personal = Personal(self.experiment, self.federation, self.method)
 
     def _welcome(self) -> None:
         """Tell the method who came and who went since the last round."""
@@ -216,6 +222,7 @@ class Loop:
             "model": astuple(self.context.model),
             "holds_states": self.engine.holds_states,
             "joined": self.joined,
+            **({"tuned": self.tuned, "common": self.personal.state_dict()} if self.personal.tried else {}),
             "seconds": self._seconds(),
         }
         self.files.save_checkpoint(number, tree, self.engine.states(), self.method.held)
@@ -238,6 +245,7 @@ class Loop:
         self.seconds_before = tree["seconds"]
         self.method.load_state_dict(tree["method"])
         self.method.held = saved.held
+        self.personal.load_state_dict(tree.get("common", {}))
         self.engine.restore(saved.states)
         self.present = tuple(tree["present"])
         self.explained = _copied(self.method.clusters())
@@ -271,6 +279,8 @@ class Loop:
             self.joined = True
             blocks["accuracy_unseen"] = block(self.evaluation.scores(unseen)[0])
             blocks["accuracy_unseen_finetuned"] = self._finetuned(unseen)
+        personal = self.personal.choose([*clients, *unseen], self.evaluation)
+        self.tuned = personal is not None
         clusters = self.method.clusters()
         counts, told = self.context.class_counts, self.method.diagnostics()
         clustering = None if clusters is None else score_groups(clusters, truth, counts, told)
@@ -289,6 +299,7 @@ class Loop:
             "held_out": list(unseen),
             **({"joined": list(joined)} if joined else {}),
             **{name: block.as_record() if block else None for name, block in blocks.items()},
+            **({} if personal is None else {"personal": personal}),
             "accuracy_by_round": [record["accuracy"]["mean"] for record in history],
             "volatility": volatility(history, clients),
             **({"attackers": list(self.context.attackers)} if self.context.attackers else {}),
@@ -298,7 +309,7 @@ class Loop:
             "clustering": clustering,
             "unseen_placed_right": right,
             "drift": self._drift(history) if self.context.drifting else None,
-            **_traffic_block(self.federation.traffic, self.context),
+            **traffic_block(self.federation.traffic, self.context.model, self.context.clients),
             "training_flops_by_round": [record.get("training_flops", 0) for record in history],
             "answers_missing": sum(len(record["missing"]) for record in history),
             "partition_checksum": self.context.partition_checksum,
@@ -317,29 +328,6 @@ class Loop:
         drifting = self.context.drifting
         others = sorted(set(self.present).difference(drifting))
         return drift_report(history, self.experiment.drift_round, drifting, others)
-
-
-def _traffic_block(traffic: Traffic, context: RunContext) -> dict[str, object]:
-    """What travelled and what was computed, as it stands in result.json."""
-    by_client = {
-        "bytes_up": traffic.up_by_client,
-        "bytes_down": traffic.down_by_client,
-        "sample_passes": traffic.samples_by_client,
-        "training_flops": traffic.flops_by_client,
-    }
-    clients = range(context.clients)
-    return {
-        "bytes_up": traffic.up.total(),
-        "bytes_down": traffic.down.total(),
-        "bytes_by_phase": {"up": dict(traffic.up), "down": dict(traffic.down)},
-        "sample_passes": traffic.samples.total(),
-        "sample_passes_by_phase": dict(traffic.samples),
-        "samples_scored": traffic.scored.total(),
-        "training_flops": traffic.flops.total(),
-        "training_flops_by_phase": dict(traffic.flops),
-        "scoring_flops": traffic.scored.total() * forward_flops(context.model),
-        "by_client": {name: [counted[client] for client in clients] for name, counted in by_client.items()},
-    }
 
 
 def _copied(clusters: dict[ClientId, int] | None) -> dict[ClientId, int] | None:

@@ -12,7 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from feddag.client.flops import forward_flops
 from feddag.errors import FeddagError
+from feddag.federation import Traffic
+from feddag.models import ModelSpec
 from feddag.records import AccuracyRecord, ClusteringScores, Diagnostics, DriftReport, RoundRecord, read_events
 from feddag.weights import ClientId
 
@@ -191,3 +194,25 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "unknown"
     return found | {"python": platform.python_version(), "cpu": torch.backends.cpu.get_cpu_capability()}
+
+
+def traffic_block(traffic: Traffic, model: ModelSpec, clients: int) -> dict[str, object]:
+    """What travelled and what was computed, as it stands in result.json."""
+    by_client = {
+        "bytes_up": traffic.up_by_client,
+        "bytes_down": traffic.down_by_client,
+        "sample_passes": traffic.samples_by_client,
+        "training_flops": traffic.flops_by_client,
+    }
+    return {
+        "bytes_up": traffic.up.total(),
+        "bytes_down": traffic.down.total(),
+        "bytes_by_phase": {"up": dict(traffic.up), "down": dict(traffic.down)},
+        "sample_passes": traffic.samples.total(),
+        "sample_passes_by_phase": dict(traffic.samples),
+        "samples_scored": traffic.scored.total(),
+        "training_flops": traffic.flops.total(),
+        "training_flops_by_phase": dict(traffic.flops),
+        "scoring_flops": traffic.scored.total() * forward_flops(model),
+        "by_client": {name: [counted[client] for client in range(clients)] for name, counted in by_client.items()},
+    }

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from feddag import native
-from feddag.data.clients import count_classes, lay_out
+from feddag.data.clients import ClientData, count_classes, lay_out, set_aside
 from feddag.data.datasets import Dataset
 from feddag.data.partitions import Partition
 from feddag.engines.attacks import AttackedEngine, draw_attackers, flip_labels
@@ -52,7 +52,7 @@ def run(
 def _run_here(experiment: Experiment, files: RunDirectory, resume: bool, observer: Observer | None) -> ResultRecord:
     """Run all clients on this machine."""
     dataset, partition, worker_config = prepare(experiment)
-    data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
+    data = _laid_out(experiment, dataset, partition)
     with files.locked():
         if files.load_checkpoint() is None:  # else they are there, and may be another experiment's: refused below
             write_atomically(files.experiment, experiment.to_toml())
@@ -61,7 +61,7 @@ def _run_here(experiment: Experiment, files: RunDirectory, resume: bool, observe
         drift = None
         if experiment.drift_round:
             after = partition.drifted(experiment.drift_share, experiment.seed)
-            drift = experiment.drift_round, lay_out(dataset, after, experiment.seed, experiment.evaluate)
+            drift = experiment.drift_round, _laid_out(experiment, dataset, after)
             counts = count_classes(dataset, after)
             drifting = partition.drifting(experiment.drift_share, experiment.seed)
             context = replace(context, truth_at_end=after.truth, class_counts=counts, drifting=drifting)
@@ -74,6 +74,11 @@ def _run_here(experiment: Experiment, files: RunDirectory, resume: bool, observe
             engine = AttackedEngine(engine, experiment.attack, attackers, experiment.seed)
             context = replace(context, attackers=attackers)
         return run_on(engine, experiment, files, context, resume, observer)
+
+
+def _laid_out(experiment: Experiment, dataset: Dataset, partition: Partition) -> ClientData:
+    data = lay_out(dataset, partition, experiment.seed, experiment.evaluate)
+    return data if experiment.personal == "none" else set_aside(data, experiment.seed)
 
 
 def run_on(
@@ -91,7 +96,7 @@ def run_on(
         if context.samples is not None:  # before the result: whoever has that has a model that serves
             context.samples.save(files.serving)
         result = files.finish(result)
-        if result["held_out"]:  # whoever joined after the last round has a model, too
+        if result["held_out"] or "personal" in result:  # of who joined, and what was tuned, after the last round
             loop.checkpoint(result["rounds"])
             files.make_durable()
     finally:
