@@ -42,14 +42,9 @@ def show_table(
         while spare and sum(widths) + GAP * len(widths) > console.width:
             spare, widths, columns = spare - 1, widths[:-1], columns[:-1]
         rows = [row[: len(columns)] for row in rows]
-        table = Table(
-            title=Text(harmless(title), "bold") if title else None,
-            title_justify="left",
-            box=box.SIMPLE_HEAD,
-            padding=(0, 1, 0, 0),
-            pad_edge=False,
-            show_edge=False,
-        )
+        if title:  # not the table's own, which would be folded to its width
+            console.print(Text(harmless(title), "bold"), soft_wrap=True)
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
         for number, column in enumerate(columns):
             table.add_column(column, justify="left" if number < texts else "right", overflow="fold")
         for row in rows:

@@ -62,9 +62,12 @@ def test_a_run_says_what_it_did_and_where(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "feddag: round 2/2, accuracy" in done.stdout
     assert "worst decile" in done.stdout
-    assert "run directory: runs/digits-label-skew-feddag-s0" in done.stdout
+    name = (
+        "runs/digits-label-skew-feddag-clients=6-rounds=2-groups=3-participation=0.5-epochs=1-s0"  # what is not usual
+    )
+    assert f"run directory: {name}\n" in done.stdout
     assert "\x1b" not in done.stdout and "…" not in done.stdout  # piped: no colours, nothing cut off
-    assert {path.name for path in (tmp_path / "runs/digits-label-skew-feddag-s0").iterdir() if path.is_file()} == {
+    assert {path.name for path in (tmp_path / name).iterdir() if path.is_file()} == {
         *(".lock", "experiment.toml", "grouping.safetensors", "history.jsonl", "partition.npz"),
         *("report.html", "result.json", "serving.json"),
     }

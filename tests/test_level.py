@@ -180,8 +180,8 @@ def test_compare_level_on_the_command_line(in_tmp: Path, monkeypatch, capsys) ->
         assert ended.value.code == 0, said.err
         assert "level: the same stabilisers (sampling = clusters, balanced = true, smoothing = 0.5)" in said.out
         [head] = [line for line in said.out.splitlines() if line.startswith("method")]
-        assert head.split()[-4:] == ["TFLOP", "rounds", "vs", "feddag-star"]
-        assert re.search(r"^fedavg .* [+-]0\.\d{3} \[[+-]\d\.\d{3}, [+-]\d\.\d{3}\]$", said.out, re.MULTILINE)
+        assert head.split()[-9:] == ["rounds", "vs", "feddag-star", "MB", "up", "MB", "down", "sec", "TFLOP"]
+        assert re.search(r"^fedavg .* [+-]0\.\d{3} \[[+-]\d\.\d{3}, [+-]\d\.\d{3}\] ", said.out, re.MULTILINE)
     page = Path("runs/comparison.html").read_text()
     assert "vs feddag-star" in page and "Level: the same stabilisers" in page and "TFLOP" in page
     monkeypatch.syspath_prepend(DOCS)

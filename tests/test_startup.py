@@ -60,7 +60,7 @@ def test_importing_the_package_loads_nothing_heavy() -> None:
 def test_every_public_name_is_there_at_its_first_use() -> None:
     assert set(feddag.__all__) <= set(dir(feddag))
     assert {name for name in feddag.__all__ if getattr(feddag, name) is None} == set()
-    assert feddag.run is __import__("feddag.runner.run", fromlist=["run"]).run
+    assert feddag.run is __import__("feddag.report.presented", fromlist=["run"]).run
     names: dict[str, Any] = {}
     exec("from feddag import *\nfrom feddag import native", names)
     assert set(feddag.__all__) < set(names) and names["native"] is feddag.native
