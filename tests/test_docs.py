@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -74,3 +75,12 @@ def test_the_guide_to_a_clustered_method_can_be_followed(in_tmp: Path) -> None:
         program, *arguments = command.split()
         done = subprocess.run([Path(sys.executable).parent / program, *arguments], capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+@pytest.mark.parametrize("unit", sorted((ROOT / "docs" / "systemd").iterdir()), ids=lambda path: path.name)
+def test_systemd_accepts_the_units(unit: Path, tmp_path: Path) -> None:
+    text = re.sub(r"/home/feddag/venv/bin/[\w-]+", "/bin/true", unit.read_text()).replace("User=feddag", "User=root")
+    (tmp_path / unit.name).write_text(text.replace("WorkingDirectory=/home/feddag", "WorkingDirectory=/"))
+    done = subprocess.run(["systemd-analyze", "verify", tmp_path / unit.name], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,11 +1,13 @@
 """What a real federation costs: the same run by the local engine, by Flower's programs and by its simulation (Ray).
 
 Each is FedAvg on digits with every client in every round, PyTorch on one thread, evaluation included: two exchanges a
-round. Flower's nodes connect through a relay that counts every byte in both directions, with all that Flower adds
+round. Nodes are `feddag flower node`, which forks for each message, and once more Flower's own program, which starts
+one. They connect through a relay that counts every byte in both directions, with all that Flower adds
 (polling, heartbeats, the app itself). All of them end with the same weights, which is checked.
 """
 
 import contextlib
+import os
 import socket
 import statistics
 import tempfile
@@ -16,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from feddag.bench.common import shown
-from feddag.deploy.launch import HOST, LocalFederation, up
+from feddag.deploy.launch import HOST, LocalFederation, processes_of, up
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.runner.directory import RunDirectory
@@ -24,7 +26,10 @@ from feddag.runner.run import Run, load, run
 from feddag.weights import Weights, digest
 
 CLIENTS, ROUNDS = 4, 6
-COLUMNS = ("engine", "s/round", "first round s", "KB up", "KB down", "of it payload", "start and end s")
+COLUMNS = (
+    *("engine", "s/round", "first round s", "processor s/round"),
+    *("KB up", "KB down", "of it payload", "start and end s"),
+)
 
 
 class Relay:
@@ -91,6 +96,7 @@ def table(rows: list[dict[str, Any]]) -> list[list[str]]:
             row["engine"],
             shown(row["seconds_per_round"], 2),
             shown(row["first_round_seconds"], 2),
+            shown(row.get("processor_seconds"), 1),
             kilobytes(row.get("bytes_up")),
             kilobytes(row.get("bytes_down")),
             f"{kilobytes(row['payload_up'])} + {kilobytes(row['payload_down'])}",
@@ -102,29 +108,38 @@ def table(rows: list[dict[str, Any]]) -> list[list[str]]:
 
 def _runs(experiment: Experiment, folder: Path) -> Iterator[tuple[str, Run, dict[str, float]]]:
     yield "local engine", run(experiment, folder / "local"), {}
-    with _counted(folder / "deployment") as (here, relay):
-        files = RunDirectory(folder / "deployment" / "run")
-        here.write_app_and_sites(experiment, files.path)
-        here.start_superlink()
-        for client in range(CLIENTS):
-            here.add_node(client, relay.port)
-        here.start_run(files.path)
-        here.follow(files)
-    per_round = CLIENTS * ROUNDS
-    wire = {"bytes_up": relay.up / per_round, "bytes_down": relay.down / per_round}
-    yield "Flower, 4 nodes", load(files.path), wire
+    for name, cold in (("Flower, 4 nodes", False), ("Flower, 4 nodes, its own node program", True)):
+        yield name, *_deployed(experiment, folder / name.replace(" ", "-"), cold)
     yield "Flower, Ray", up(experiment, folder / "ray", simulation=True), {}
 
 
-@contextlib.contextmanager
-def _counted(folder: Path) -> Iterator[tuple[LocalFederation, Relay]]:
+def _deployed(experiment: Experiment, folder: Path, cold: bool) -> tuple[Run, dict[str, float]]:
+    """On real programs; processor time is that of all of them, between the first round's end and the last but one's."""
+    files = RunDirectory(folder / "run")
+    spent: dict[int, float] = {}
     (folder / "here").mkdir(parents=True)
-    with LocalFederation(folder / "here", folder / "logs") as here:
+    with LocalFederation(folder / "here", folder / "logs", cold=cold, durable=False) as here:
         relay = Relay(here.port)
-        try:
-            yield here, relay
-        finally:
-            relay.close()
+        with contextlib.closing(relay):
+            here.write_app_and_sites(experiment, files.path)
+            here.start_superlink()
+            for client in range(CLIENTS):
+                here.add_node(client, relay.port)
+            here.start_run(files.path)
+            here.follow(files, lambda record: spent.update({record["round"]: processor_seconds(here.home)}))
+    per_round = CLIENTS * ROUNDS
+    wire = {"bytes_up": relay.up / per_round, "bytes_down": relay.down / per_round}
+    return load(files.path), wire | {"processor_seconds": (spent[ROUNDS - 1] - spent[1]) / (ROUNDS - 2)}
+
+
+def processor_seconds(home: Path) -> float:
+    """Of all living processes of a federation, and of those they started that have ended."""
+    total = 0.0
+    for process in processes_of(home):
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+            total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return total
 
 
 def _figures(finished: Run, wall_seconds: float) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""feddag flower init | up: a thin layer over `feddag.deploy`."""
+"""feddag flower init | node | status | up: a thin layer over `feddag.deploy`."""
 
 import contextlib
 from pathlib import Path
@@ -18,8 +18,8 @@ from feddag.cli.common import (
     resumed_experiment,
 )
 from feddag.cli.help import Command, new_app
-from feddag.cli.signals import Stopped, never_at_once
-from feddag.console import print_line, progress
+from feddag.cli.signals import Stopped, never_at_once, stop
+from feddag.console import print_line, progress, show_table
 from feddag.errors import FeddagError
 from feddag.files import free_directory
 
@@ -43,6 +43,55 @@ def init(
     print_line(
         console, f"Flower app: {folder}; its settings are in {folder / 'pyproject.toml'}; see docs/deployment.md"
     )
+
+
+@app.command(
+    cls=Command,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+def node(context: typer.Context) -> None:
+    """Be a node, as flower-supernode with the same options; answers take tenths of a second, not seconds.
+
+    It keeps Flower, PyTorch and feddag loaded and forks for each message.
+    """
+    from feddag.deploy.supernode import run
+
+    run(context.args)
+
+
+@app.command(cls=Command)
+def status(
+    directory: Annotated[Path, typer.Argument(metavar="RUN_DIR", help="the app's `out`, on the server")],
+    health: Annotated[
+        bool, typer.Option("--health", help="one line for a monitor; exit code 0, 1 or 2 as Nagios has them")
+    ] = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="print what Prometheus reads")] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=0, max=65535, help="serve /metrics and /health on loopback; 0: any free port"),
+    ] = None,
+) -> None:
+    """Who is here, which round it is, and when the last answers came."""
+    from feddag.deploy import status as told
+
+    if port is not None:
+        with told.StatusServer(directory, port) as server:
+            print_line(console, f"serving http://{told.HOST}:{server.server_port}/metrics (Ctrl-C stops)")
+            try:
+                server.serve_forever()
+            except Stopped as stopped:
+                stop("no longer serving", stopped.code)
+    found = told.read_status(directory)
+    level, line = told.health(found)
+    if metrics:
+        print(told.metrics(found), end="")
+    elif health:
+        print_line(console, line)
+        raise typer.Exit(told.LEVELS[level])
+    else:
+        print_line(console, line)
+        columns = ("client", "", "feddag", "last answer", "missing because")
+        show_table(console, "", columns, told.table(found), texts=len(columns))
 
 
 @app.command(cls=Command)

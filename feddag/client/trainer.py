@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.optim.sgd import sgd  # the step alone: an optimiser object loads PyTorch's compiler, which takes seconds
 
 from feddag import native
 from feddag.client.device import DeviceKind, exactly
@@ -150,15 +151,14 @@ class TorchTrainer:
             for name, parameter in model.named_parameters()
             if parameter.requires_grad and (not parts or part_of(name) in parts)
         }
-        parameters = list(named.values())
+        parameters: list[Tensor] = list(named.values())
         strengths, centre = merged_pulls(pulls, [name for name, _ in model.named_children()])
         centre = {name: value.to(self._device) for name, value in centre.items()}
         x, y = x.to(self._device), y.to(self._device)
         shares = None if sample_weights is None else sample_weights.to(self._device, torch.float32)
-        fused = self._device in ("cpu", "cuda")  # PyTorch has it for these since 2.4
-        optimiser = torch.optim.SGD(
-            parameters, settings.lr, settings.momentum, weight_decay=settings.weight_decay, fused=fused
-        )
+        momenta: list[Tensor | None] = [None] * len(parameters)
+        how: dict[str, Any] = {"lr": settings.lr, "momentum": settings.momentum, "weight_decay": settings.weight_decay}
+        how["fused"] = self._device in ("cpu", "cuda")  # PyTorch has it for these since 2.4
         losses = torch.empty(len(batches), device=self._device)
         # A user's own random layers draw from torch's global generator.
         with exactly(self._device), torch.random.fork_rng(devices=[]):
@@ -167,14 +167,13 @@ class TorchTrainer:
                 index = torch.from_numpy(batch).to(self._device)
                 loss = _mean_loss(model(x[index]), y[index], None if shares is None else shares[index])
                 objective = loss if penalty is None else loss + penalty(model, x[index])
-                for parameter, gradient in zip(parameters, torch.autograd.grad(objective, parameters), strict=True):
-                    parameter.grad = gradient
+                gradients = list(torch.autograd.grad(objective, parameters))
                 with torch.no_grad():
-                    for name, parameter in named.items():
+                    for (name, parameter), gradient in zip(named.items(), gradients, strict=True):
                         strength = strengths.get(part_of(name), 0.0)
-                        if strength and parameter.grad is not None:
-                            parameter.grad.add_(parameter - centre[name], alpha=strength)
-                optimiser.step()
+                        if strength:
+                            gradient.add_(parameter - centre[name], alpha=strength)
+                    sgd(parameters, gradients, momenta, dampening=0, nesterov=False, maximize=False, **how)
                 losses[step] = loss.detach()
         # Contiguous, as the native trainer and files want them: this network's own weights lie channels last.
         trained = {

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from scipy import ndimage
 
 from feddag.errors import FeddagError, nearest, short
 
@@ -122,12 +121,16 @@ def _impulse_noise(x: Images, share: float, generator: np.random.Generator) -> N
 
 
 def _gaussian_blur(x: Images, sigma: float, generator: np.random.Generator) -> NDArray[np.floating]:
+    from scipy import ndimage  # slow to import, and most runs blur nothing
+
     width = _pixels(x, sigma)
     return ndimage.gaussian_filter(x, (0, width, width, 0))
 
 
 def _defocus_blur(x: Images, radius: float, generator: np.random.Generator) -> NDArray[np.floating]:
     """The mean over a disc, its rim weighted by how much of the pixel the disc covers."""
+    from scipy import ndimage
+
     radius = _pixels(x, radius)
     reach = np.arange(-np.ceil(radius), np.ceil(radius) + 1)
     disc = np.clip(radius + 0.5 - np.hypot(reach[:, None], reach[None, :]), 0, 1)
@@ -136,6 +139,8 @@ def _defocus_blur(x: Images, radius: float, generator: np.random.Generator) -> N
 
 def _motion_blur(x: Images, length: float, generator: np.random.Generator) -> NDArray[np.floating]:
     """The camera pans along the width."""
+    from scipy import ndimage
+
     return ndimage.uniform_filter1d(x, max(2, round(_pixels(x, length))), axis=2)
 
 
@@ -171,6 +176,8 @@ def _contrast(x: Images, kept: float, generator: np.random.Generator) -> NDArray
 
 def _fog(x: Images, density: float, generator: np.random.Generator) -> NDArray[np.floating]:
     """White clouds over the image: random fields, each of finer grain and half the weight of the one before."""
+    from scipy import ndimage
+
     images, height, width, _ = x.shape
     clouds = np.zeros((images, height, width), np.float32)
     for octave in range(1, 4):
@@ -193,6 +200,8 @@ def _invert(x: Images, _: float, generator: np.random.Generator) -> NDArray[np.f
 
 
 def _rotate(x: Images, degrees: float, generator: np.random.Generator) -> NDArray[np.floating]:
+    from scipy import ndimage
+
     return ndimage.rotate(x, degrees, axes=(1, 2), reshape=False, order=1)
 
 

@@ -55,7 +55,7 @@ def up(
     if files.read_result() is None:
         with (
             tempfile.TemporaryDirectory(prefix="feddag-flower-") as folder,
-            LocalFederation(Path(folder), out / "logs", tls, simulation) as here,
+            LocalFederation(Path(folder), out / "logs", tls, simulation, durable=False) as here,
         ):
             clients = here.write_app_and_sites(experiment, out)  # what cannot work is refused before any start
             here.start_superlink()
@@ -69,21 +69,33 @@ def up(
 class LocalFederation:
     """Flower's programs on loopback; a context manager that leaves no process behind."""
 
-    def __init__(self, folder: Path, logs: Path, tls: bool = False, simulation: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        logs: Path,
+        tls: bool = False,
+        simulation: bool = False,
+        cold: bool = False,
+        durable: bool = True,
+    ) -> None:
         self.folder, self.logs = folder, logs
+        self._cold = cold  # Flower's own program for nodes
+        self._durable = durable  # a SuperLink that is started again knows its nodes
         self.port = free_port()
         self.processes: list[subprocess.Popen[bytes]] = []
         self._tls, self._simulation = tls, simulation
-        self._home = folder / "flwr"
+        self.home = folder / "flwr"
         self._environment = os.environ | {
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
             "RAY_USAGE_STATS_ENABLED": "0",
-            "FLWR_HOME": str(self._home),
+            "FLWR_HOME": str(self.home),
+            "FEDDAG_RUNTIME_DIR": str(folder),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
         }
+        if cold:
+            self._environment["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.1"
         self._run: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> "LocalFederation":
@@ -92,7 +104,7 @@ class LocalFederation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        end_all(self.processes, self._home)
+        end_all(self.processes, self.home)
 
     def start_superlink(self) -> None:
         """Start the server's program, and wait until it listens."""
@@ -106,10 +118,11 @@ class LocalFederation:
             security += ["--ssl-keyfile", keys / "server.key", "--enable-supernode-auth"]
             connection = f'root-certificates = "{keys / "ca.crt"}"'
         write_atomically(
-            self._home / "config.toml", f'[superlink.{SUPERLINK}]\naddress = "{HOST}:{self.port}"\n{connection}\n'
+            self.home / "config.toml", f'[superlink.{SUPERLINK}]\naddress = "{HOST}:{self.port}"\n{connection}\n'
         )
-        options = ["--host", HOST, "--port", str(self.port), "--database", str(self.folder / "superlink.db")]
-        options += ["--disable-runtime-dependency-installation", *(["--simulation"] if self._simulation else [])]
+        options = ["--host", HOST, "--port", str(self.port), "--disable-runtime-dependency-installation"]
+        options += ["--database", str(self.folder / "superlink.db")] if self._durable else []
+        options += ["--simulation"] if self._simulation else []
         process = self.start("superlink", ["flower-superlink", *security, *options])
         self._await_port(self.port, process, "superlink")
         self.superlink = process
@@ -147,7 +160,8 @@ class LocalFederation:
         """Start a node's program with these security options."""
         address = ["--superlink", f"{HOST}:{port or self.port}", "--host", HOST, "--port", str(free_port())]
         config = " ".join(f"{key}={value}" for key, value in self.node_config(client).items())
-        return self.start(name, ["flower-supernode", *security, *address, "--node-config", config])
+        program = ["flower-supernode"] if self._cold else ["feddag", "flower", "node"]
+        return self.start(name, [*program, *security, *address, "--node-config", config])
 
     def node_config(self, client: int) -> dict[str, str]:
         """What a client's node is told by its owner; one person's data, on one machine: limits as in simulation."""

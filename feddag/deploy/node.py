@@ -5,6 +5,7 @@ import os
 import pkgutil
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from feddag.engines.flower.wire import (
     WireError,
     class_path,
     read_job,
+    spoken,
     write_hello,
     write_refusal,
     write_reply,
@@ -128,11 +130,12 @@ def _moment(path: Path) -> Moment:
 
 def hello(message: Any, context: Any) -> Any:
     """Flower's handler: say which client this node is."""
+    protocol = spoken(from_record(message.content))
     try:
-        return reply(write_hello(Node.of(context.node_config, context.run_config).client), message)
+        return reply(write_hello(Node.of(context.node_config, context.run_config).client, protocol), message)
     except FeddagError as error:
         _log(f"feddag: {error}")
-        return reply(write_refusal(None, "its node config cannot be used; the node's log says why"), message)
+        return reply(write_refusal(None, "its node config cannot be used; the node's log says why", protocol), message)
 
 
 def work(message: Any, context: Any, folder: Path) -> Any:
@@ -143,6 +146,7 @@ def work(message: Any, context: Any, folder: Path) -> Any:
 def answer(message: Message, node_config: Mapping[str, Any], run_config: Mapping[str, Any], folder: Path) -> Message:
     """The answer to a job."""
     job_id: JobId | None = None
+    protocol = spoken(message)
     try:
         node = Node.of(node_config, run_config)
         experiment = read_experiment(folder / EXPERIMENT, {})
@@ -151,22 +155,23 @@ def answer(message: Message, node_config: Mapping[str, Any], run_config: Mapping
         if job_id.client != node.client:
             raise WireError("the job is for another client")
         node.policy.check(job.steps, experiment.local, node.memory(job_id.run))
-        return write_reply(job_id, do(job, node, experiment, Task.read(folder)))
+        return write_reply(job_id, do(job, node, experiment, Task.read(folder)), protocol)
     except WireError as error:
-        return write_refusal(job_id, str(error))
+        return write_refusal(job_id, str(error), protocol)
     except (FeddagError, DamagedError) as error:
         _log(f"feddag: {error}")  # it names files of this node, so it is not sent
-        return write_refusal(job_id, "its configuration, data or memory cannot be used; the node's log says why")
+        reason = "its configuration, data or memory cannot be used; the node's log says why"
+        return write_refusal(job_id, reason, protocol)
     except Exception as error:  # its text may hold a sample or a label: only its type is sent, only lines are logged
         kind = _kind(error)
         _log("".join(traceback.format_tb(error.__traceback__)), kind)
-        return write_refusal(job_id, f"its work failed with {kind}; the node's log says where")
+        return write_refusal(job_id, f"its work failed with {kind}; the node's log says where", protocol)
 
 
 def _log(*words: str) -> None:
     """Into the node's log, if it has room: a log on a full disk must not become an error of its own."""
     with contextlib.suppress(OSError):
-        print(*words, file=sys.stderr, flush=True)
+        print(f"ERROR {time.strftime('%Y-%m-%d %H:%M:%S')}", *words, file=sys.stderr, flush=True)
 
 
 def _kind(error: Exception) -> str:

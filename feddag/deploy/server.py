@@ -16,6 +16,7 @@ from feddag.deploy.app import EXPERIMENT, Task
 from feddag.deploy.keys import read_client_keys
 from feddag.engines.flower.engine import ExchangePolicy, FlowerEngine
 from feddag.engines.flower.grid import GridTransport
+from feddag.engines.flower.status import Status
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
 from feddag.files import write_atomically
@@ -43,7 +44,8 @@ def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
         write_atomically(files.experiment, experiment.to_toml())
         keys = str(run_config.get("keys", ""))
         bound = read_client_keys(Path(keys).expanduser()) if keys else None
-        engine = FlowerEngine(GridTransport(grid), _run_name(files, resume), context.clients, policy, keys=bound)
+        status, name = Status(files.path), _run_name(files, resume)
+        engine = FlowerEngine(GridTransport(grid), name, context.clients, policy, keys=bound, status=status)
         engine.gather()
         run_on(engine, experiment, files, context, resume, _say)
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from pydantic import Field
-from sklearn.cluster import AgglomerativeClustering
 from torch import Tensor
 
 from feddag.federation import Federation, Replies, Reply
@@ -60,6 +59,8 @@ def bipartition(updates: Tensor) -> list[int]:
     >>> bipartition(torch.tensor([[1.0, 0.1], [-1.0, 0.0], [1.0, 0.0]]))
     [0, 1, 0]
     """
+    from sklearn.cluster import AgglomerativeClustering  # here, because importing it takes as long as PyTorch
+
     unit = torch.nn.functional.normalize(updates, dim=1)
     found = AgglomerativeClustering(2, metric="precomputed", linkage="complete").fit((1 - unit @ unit.T).numpy())
     labels: list[int] = found.labels_.tolist()

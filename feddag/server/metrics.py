@@ -1,17 +1,15 @@
 """How good a clustering is: against the true groups, by distances between clients, and by the classes they hold.
 
 A score by distances needs clusters with something inside and something outside. With one cluster, or with as many
-clusters as clients, it is undefined: None.
+clusters as clients, it is undefined: None. scikit-learn is imported where it is used: that takes as long as PyTorch.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import sklearn
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
-from sklearn.metrics import adjusted_rand_score, rand_score, silhouette_score
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -27,6 +25,8 @@ def adjusted_rand(cluster_labels: Labels, truth: Labels) -> float:
     >>> adjusted_rand([5, 5, 2, 2], [0, 0, 1, 1])
     1.0
     """
+    from sklearn.metrics import adjusted_rand_score
+
     return float(adjusted_rand_score(truth, cluster_labels))
 
 
@@ -36,11 +36,15 @@ def rand(cluster_labels: Labels, truth: Labels) -> float:
     >>> rand([0, 0, 1], [0, 0, 0])  # 0 and 1 are together in both; 2 is with them in one only
     0.3333333333333333
     """
+    from sklearn.metrics import rand_score
+
     return float(rand_score(truth, cluster_labels))
 
 
 def silhouette(distances: Floats, cluster_labels: Labels) -> float | None:
     """Mean silhouette from a clients x clients matrix of distances; a client alone in its cluster counts 0."""
+    from sklearn.metrics import silhouette_score
+
     if not _defined(cluster_labels):
         return None
     return float(silhouette_score(distances, cluster_labels, metric="precomputed"))
@@ -140,6 +144,9 @@ def _ranked_shares(counts: Counts) -> Floats:
 
 
 def _silhouette_of_points(points: Floats, cluster_labels: Labels) -> float | None:
+    import sklearn
+    from sklearn.metrics import silhouette_score
+
     if not _defined(cluster_labels):
         return None
     with sklearn.config_context(working_memory=CHUNK_MB):

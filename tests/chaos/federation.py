@@ -11,6 +11,7 @@ from pathlib import Path
 
 import feddag
 from feddag.deploy.launch import LocalFederation
+from feddag.deploy.supernode import RUNTIME
 from feddag.runner.directory import RunDirectory
 
 PART = "FEDDAG_CHAOS_PART"
@@ -50,7 +51,10 @@ class ChaosFederation(LocalFederation):
         self.in_background(self._supervise)
 
     def start(self, name: str, command: Sequence[str | Path]) -> subprocess.Popen[bytes]:
-        told = {PART: name, **self.environment.get(name, {})}
+        apart = {
+            RUNTIME: str(self.folder / f"runtime-{name}")
+        }  # as on machines of their own: no preloaded program is shared
+        told = {PART: name, **apart, **self.environment.get(name, {})}
         return super().start(name, ["env", *(f"{key}={value}" for key, value in told.items()), *command])
 
     def node_config(self, client: int) -> dict[str, str]:
@@ -166,13 +170,13 @@ class ChaosFederation(LocalFederation):
             time.sleep(0.1)
 
     def _signal(self, part: str, number: int) -> None:
-        for pid in processes_with(f"{PART}={part}", f"FLWR_HOME={self._home}"):
+        for pid in processes_with(f"{PART}={part}", f"FLWR_HOME={self.home}"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def signal_all(self, number: int) -> None:
         """To every program of this federation."""
-        for pid in processes_with(f"FLWR_HOME={self._home}"):
+        for pid in processes_with(f"FLWR_HOME={self.home}"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 

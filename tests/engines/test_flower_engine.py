@@ -314,6 +314,31 @@ def test_nodes_that_are_nobody_are_refused() -> None:
     ]
 
 
+def test_a_greeting_that_is_lost_is_repeated() -> None:
+    fake = Fake({"node-0": (0, good)})
+    answers, fake.greet = fake.greet, lambda node: fake._post(node, NEVER, "")  # type: ignore[method-assign]
+    fake.plans.append((30.0, lambda: setattr(fake, "greet", answers)))
+    engine = FlowerEngine(fake, "run1", 1, ExchangePolicy(deadline=600), lambda: fake.now, fake.sleep)
+    engine.gather()
+    assert engine.population() == (0,) and 60 <= fake.now < 70
+
+
+def test_an_older_node_gets_jobs_in_its_own_protocol() -> None:
+    spoken = []
+
+    def older(job: ReceivedJob) -> tuple[float, Message | str]:
+        spoken.append(job.protocol)
+        reply = Reply(job.id.client, [Result(weights_plus(job, 2.0))], 10)
+        return 1.0, write_reply(job.id, reply, job.protocol)
+
+    fake, _, here = federation(good, older)
+    fake.nodes_by_id["node-1"] = (write_hello(1, protocol=2), older)  # as it says when it is greeted again
+    fake.nodes_by_id["restarted"] = fake.nodes_by_id.pop("node-1")
+    ask(here)
+    assert amounts(here, ask(here, 2)) == {0: 1.0, 1: 2.0}
+    assert spoken[-1] == 2
+
+
 def test_too_few_clients_do_not_start() -> None:
     fake = Fake({"node-0": (0, good)})
     engine = FlowerEngine(fake, "run1", 3, ExchangePolicy(deadline=10, minimum=2), lambda: fake.now, fake.sleep)

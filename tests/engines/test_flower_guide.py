@@ -65,12 +65,12 @@ class Machines:
         text = text.replace("CLIENT=0", f"CLIENT={machine[-1]}")
         # feddag is installed already, and no test may install anything
         text = text.replace("pip install 'feddag[flower]'", "python -m pip show --quiet feddag flwr")
-        return text.replace("flower-supernode ", f"flower-supernode --host {HOST} --port {free_port()} ")
+        return text.replace("feddag flower node ", f"feddag flower node --host {HOST} --port {free_port()} ")
 
     def start(self, machine: str, text: str) -> subprocess.Popen[bytes]:
         home = self.homes[machine]
         here = {"HOME": str(home), "FLWR_HOME": str(home / ".flwr"), "FLWR_TELEMETRY_ENABLED": "0"}
-        here |= {"FLWR_DISABLE_UPDATE_CHECK": "1"}
+        here |= {"FLWR_DISABLE_UPDATE_CHECK": "1", "FEDDAG_RUNTIME_DIR": str(home)}
         here |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
         here |= {"CLIENT": machine[-1]} if machine != "server" else {}
         script = f"set -eu\n{self.command(machine, text)}"

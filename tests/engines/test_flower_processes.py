@@ -4,12 +4,14 @@ Minutes long, and it needs Flower: `make test-flower` runs it.
 """
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ import torch
 import feddag
 from feddag.deploy.keys import write_node_key
 from feddag.deploy.launch import SUPERLINK, LocalFederation, processes_of, up
+from feddag.deploy.status import health, read_status
 from feddag.records import read_events
+from feddag.report.live import LivePage
 from feddag.runner.directory import RunDirectory
 
 pytestmark = pytest.mark.skipif("FEDDAG_TEST_FLOWER" not in os.environ, reason="make test-flower runs it")
@@ -223,7 +227,50 @@ def test_ctrl_c_takes_everything_down_and_resume_goes_on(tmp_path: Path) -> None
     assert_same_as_local(RunDirectory(tmp_path / "run"), chosen, tmp_path / "local")
 
 
+def test_the_live_page_and_the_status_follow_a_real_federation(federate, tmp_path: Path) -> None:
+    here = federate(experiment("fedavg"))
+    files = RunDirectory(tmp_path / "run")
+    run = here.start_run(files.path)
+    await_round(files, 1, run)
+    live = LivePage(files.path, 0)
+    serving = threading.Thread(target=live.serve_to_end)
+    serving.start()
+    answers, levels, here_now = set(), set(), set()
+    while run.poll() is None:
+        with urllib.request.urlopen(f"{live.address}document.json") as answer:
+            answers.add(answer.status)
+        status = read_status(files.path)
+        levels.add(health(status)[0])
+        here_now.add(tuple(status.here))
+        time.sleep(0.5)
+    with urllib.request.urlopen(f"{live.address}state.json") as answer:
+        assert "finished" in json.dumps(json.load(answer))
+    urllib.request.urlopen(f"{live.address}document.json?finished").close()
+    serving.join(timeout=60)
+    assert not serving.is_alive() and answers == {200}
+    assert levels == {"OK"} and here_now == {(0, 1, 2, 3)}
+    assert {client["version"] for client in read_status(files.path).told["clients"].values()} == {feddag.__version__}
+    log = (tmp_path / "logs" / "node-0.log").read_text()
+    assert "slow way" not in log and "\x1b[" not in log  # every message was answered by a fork; no colours in a file
+
+
 def test_the_same_app_on_flowers_simulation_engine(tmp_path: Path) -> None:
     chosen = experiment("local")  # its clients remember
     up(chosen, tmp_path / "run", simulation=True)
+    assert_same_as_local(RunDirectory(tmp_path / "run"), chosen, tmp_path / "local")
+
+
+def test_the_simulation_runs_on_a_ray_cluster_that_is_there(tmp_path: Path, monkeypatch) -> None:
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        for _ in range(2):
+            cluster.add_node(num_cpus=1)
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        chosen = experiment("local")
+        up(chosen, tmp_path / "run", simulation=True)
+        assert len(cluster.list_all_nodes()) == 3  # it was joined, and is left as it was
+    finally:
+        cluster.shutdown()
     assert_same_as_local(RunDirectory(tmp_path / "run"), chosen, tmp_path / "local")

@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+import feddag
 from feddag.client.evaluate import Evaluate
 from feddag.client.step import Result, Step
 from feddag.client.train import Train
 from feddag.deploy.node import known_steps
-from feddag.engines.flower.grid import from_record, size_of
+from feddag.engines.flower.grid import from_record, size_of, to_record
 from feddag.engines.flower.wire import (
     DTYPES,
     PROTOCOL,
+    Hello,
     JobId,
     Message,
     WireError,
@@ -27,6 +29,8 @@ from feddag.engines.flower.wire import (
     read_hello,
     read_job,
     read_reply,
+    spoken,
+    write_greeting,
     write_hello,
     write_job,
     write_refusal,
@@ -246,13 +250,43 @@ def test_a_refusal_brings_its_reason_in_one_plain_line() -> None:
 
 
 def test_hello() -> None:
-    assert read_hello(write_hello(7)) == 7
+    assert read_hello(write_hello(7)) == Hello(7, PROTOCOL, feddag.__version__)
     for client in ("7", -1, 2**62, 1.0, True, None, torch.ones(1), np.ones(3), [7], {"a": 7}):
         with pytest.raises(WireError):
             read_hello(Message(*pack({"protocol": PROTOCOL, "client": client})))
     for protocol in (torch.ones(1), np.ones(3), "1", [1], None):
         with pytest.raises(WireError):
             read_hello(Message(*pack({"protocol": protocol, "client": 7})))
+
+
+def test_a_version_before_this_one_is_understood_and_answered_in_its_own_protocol() -> None:
+    older = Message(*pack({"protocol": 2, "client": 7}))  # as feddag wrote it before it said its version
+    assert read_hello(older) == Hello(7, 2, "")
+    weights: Weights = {"w": torch.arange(3.0)}
+    ref = Ref(digest(weights), nbytes(weights))
+    message = write_job(HERE, Job(2, Train(ref)), lambda _: weights, protocol=2)
+    assert message.protocol == 2 and message.text.startswith('{"$dict": [["protocol", 2], ')
+    job = read_job(sent(message), STEPS)
+    assert job.protocol == 2 and spoken(message) == 2
+    answer = write_reply(HERE, Reply(2, [Result(weights)], 3), spoken(message))
+    assert answer.protocol == 2 and read_reply(sent(answer), HERE, steps=1).samples == 3
+
+
+def test_greetings_say_the_protocol_and_those_before_were_empty() -> None:
+    assert spoken(write_greeting()) == PROTOCOL and spoken(Message("")) == 2
+    newer = Message(*pack({"protocol": PROTOCOL + 1}))
+    assert spoken(newer) == PROTOCOL  # a newer server understands this one
+    assert spoken(write_job(HERE, Job(2, Train(Own("mine"))), lambda _: {})) == PROTOCOL
+    assert spoken(Message(*pack({"protocol": True}))) == spoken(Message("[")) == 2
+
+
+@pytest.mark.parametrize(("protocol", "which"), [(1, "older"), (PROTOCOL + 1, "newer"), (10**30, "newer")])
+def test_what_is_further_apart_is_refused_with_a_sentence(protocol: int, which: str) -> None:
+    with pytest.raises(
+        WireError, match=f"comes from a feddag much {which} than .* install the same version"
+    ) as refused:
+        read_hello(Message(*pack({"protocol": protocol, "client": 7})))
+    assert len(str(refused.value)) < 200
 
 
 @dataclass
@@ -269,6 +303,34 @@ class FlowerRecord:
         self.config_records, self.array_records = texts, arrays
 
 
+HELLO = write_hello(7).text
+
+
+def test_arrays_travel_in_one_piece() -> None:
+    layout = json.dumps([["a", "float32", [2]], ["b", "int8", [1, 3]], ["c", "float64", []]])
+    content = np.array([1, 2], np.float32).tobytes() + bytes([1, 2, 3]) + np.float64(0.5).tobytes()
+    beside = FlowerRecord({"text": {"feddag": HELLO, "layout": layout, "content": content}}, {})
+    apart = FlowerRecord(
+        {"text": {"feddag": HELLO, "layout": layout}}, {"arrays": {"content": FlowerArray(content, "uint8", (19,))}}
+    )
+    for record in (beside, apart):
+        message = from_record(record)
+        assert read_hello(message).client == 7 and size_of(record) == len(HELLO) + len(layout) + 19
+        found = {name: array.tolist() for name, array in message.arrays.items()}
+        assert found == {"a": [1.0, 2.0], "b": [[1, 2, 3]], "c": 0.5}
+
+
+@pytest.mark.parametrize("size", [3, 2**19])
+@pytest.mark.parametrize("protocol", [2, PROTOCOL])
+def test_a_record_of_flower_comes_out_as_it_went_in(size: int, protocol: int) -> None:
+    pytest.importorskip("flwr")
+    weights = {"w": torch.arange(float(size)), "b": torch.ones(2, 2, dtype=torch.int8)}
+    record = to_record(write_reply(HERE, Reply(2, [Result(weights)], 3), protocol))
+    assert sum(map(len, record.array_records.values())) == (2 if protocol == 2 else int(size > 3))
+    [result] = read_reply(from_record(record), HERE, steps=1).results
+    assert same(result.weights, weights)
+
+
 @pytest.mark.parametrize(
     "record",
     [
@@ -279,6 +341,13 @@ class FlowerRecord:
         FlowerRecord({"text": {"feddag": "{}"}}, {"arrays": {"a": FlowerArray(b"\0" * 4, "float32", (1,) * 65)}}),
         FlowerRecord(None, None),
         None,
+        FlowerRecord({"text": {"feddag": HELLO, "layout": '[["a", "float32", [1]]]', "content": b"123"}}, {}),
+        FlowerRecord({"text": {"feddag": HELLO, "layout": '[["a", "float32", [1]]]', "content": b"12345"}}, {}),
+        FlowerRecord({"text": {"feddag": HELLO, "layout": '[["a", "object", [1]]]', "content": b"12345678"}}, {}),
+        FlowerRecord({"text": {"feddag": HELLO, "layout": '[["a", "int8", [-1, -4]]]', "content": b"1234"}}, {}),
+        FlowerRecord({"text": {"feddag": HELLO, "layout": '[["a", "int8"]]', "content": b"1234"}}, {}),
+        FlowerRecord({"text": {"feddag": HELLO, "layout": "[]", "content": b"1"}}, {}),
+        FlowerRecord({"text": {"feddag": HELLO, "layout": "[]"}}, {}),
     ],
 )
 def test_a_record_that_holds_anything_is_read_as_malformed(record: Any) -> None:

@@ -263,7 +263,7 @@ def try_reply(chance: random.Random, scratch: Path) -> None:
 
 def try_hello(chance: random.Random, scratch: Path) -> None:
     """A node's introduction."""
-    assert 0 <= read_hello(arrived(chance, write_hello(chance.choice((0, 7, 10**6))))) < 2**53
+    assert 0 <= read_hello(arrived(chance, write_hello(chance.choice((0, 7, 10**6))))).client < 2**53
 
 
 # From a server to nodes ----------------------------------------------------------------------------------------------

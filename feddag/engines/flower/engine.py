@@ -4,13 +4,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from feddag.engines.flower.status import Status
 from feddag.engines.flower.transport import Delivery, MessageId, NodeId, Transport
-from feddag.engines.flower.wire import JobId, Message, WireError, read_hello, read_reply, write_job
+from feddag.engines.flower.wire import Hello, JobId, Message, WireError, read_hello, read_reply, write_job
 from feddag.errors import FeddagError
 from feddag.federation import Engine, Job, Reply
 from feddag.records import Event, EventKind
 from feddag.weights import ClientId, Ref, Weights, digest, nbytes
 
+POLLS, SLOWEST_POLL = 20, 3.0  # an answer is found after a twentieth of the time it took, or after three seconds
+GREET_AGAIN_SECONDS = 60.0  # after which a greeting counts as lost
 TRIES = 3  # how often a job is sent if its node is lost each time
 
 
@@ -27,7 +30,7 @@ class ExchangePolicy:
     largest_reply: int = 2**30
     """Bytes; a bigger answer is not read."""
     poll: float = 0.2
-    """Seconds between two polls."""
+    """Seconds between two polls at first; a twentieth of the time an exchange has taken when that is longer."""
 
 
 class FlowerEngine(Engine):
@@ -48,11 +51,14 @@ class FlowerEngine(Engine):
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         keys: Mapping[ClientId, bytes] | None = None,
+        status: Status | None = None,
     ) -> None:
         self._transport, self._run, self._clients, self._policy = transport, run, clients, policy
         self._keys = keys
+        self._status = status or Status()
         self._clock, self._sleep = clock, sleep
-        self._greeted: dict[MessageId, NodeId] = {}
+        self._greeted: dict[MessageId, tuple[NodeId, float]] = {}  # who, and when
+        self._hellos: dict[NodeId, Hello] = {}  # what nodes that were not refused said about themselves
         self._nodes: dict[ClientId, NodeId] = {}  # clients within reach
         self._given_up: set[ClientId] = set()  # an exchange waited for them in vain, and the next ones do not wait
         self._refused: set[NodeId] = set()
@@ -63,18 +69,20 @@ class FlowerEngine(Engine):
 
     def gather(self) -> None:
         """Wait until every client is connected, or until the deadline if enough of them are."""
-        end = self._clock() + self._policy.deadline
+        began = self._clock()
+        self._status.enter("gathering")
         while True:
             self._update_nodes()
-            if len(self._nodes) == self._clients or self._clock() > end:
+            if len(self._nodes) == self._clients or self._clock() > began + self._policy.deadline:
                 break
-            self._sleep(self._policy.poll)
+            self._pause(began)
         if len(self._nodes) < self._policy.minimum:
             raise FeddagError(
                 f"{len(self._nodes)} of {self._clients} clients connected within {self._policy.deadline:g} s, "
                 f"and minimum = {self._policy.minimum}"
             )
         self._members = dict.fromkeys(self._nodes)
+        self._status.enter("server")
 
     def population(self) -> tuple[ClientId, ...]:
         return tuple(sorted(self._members))
@@ -108,14 +116,17 @@ class FlowerEngine(Engine):
         job_ids = {client: JobId(self._run, client, round, exchange) for client in open_jobs}
         tries = dict.fromkeys(open_jobs, 0)
         sent: dict[MessageId, tuple[ClientId, NodeId]] = {}
+        self._status.enter("waiting", round)
         self._update_nodes()
-        end = self._clock() + self._policy.deadline
+        began = self._clock()
         while open_jobs:
             asked = {client for client, _ in sent.values()}
             for client in sorted(set(open_jobs) & set(self._nodes) - asked):
                 tries[client] += 1
-                message = write_job(job_ids[client], open_jobs[client], lambda ref: self._weights[ref.digest])
-                sent[self._transport.send(self._nodes[client], message)] = client, self._nodes[client]
+                node = self._nodes[client]
+                spoken = self._hellos[node].protocol
+                message = write_job(job_ids[client], open_jobs[client], lambda ref: self._weights[ref.digest], spoken)
+                sent[self._transport.send(node, message)] = client, node
             for delivery in [*self._receive(list(sent)), *self._stranded(sent)]:
                 if delivery.message_id not in sent:
                     continue  # its answer came before its node went
@@ -132,23 +143,26 @@ class FlowerEngine(Engine):
                     missing.pop(client, None)
                     try:
                         replies.append(read_reply(delivery.reply, job_ids[client], len(open_jobs[client].steps)))
+                        self._status.answered(replies[-1:], {})
                     except WireError as error:
                         missing[client] = str(error)
                 del open_jobs[client]
             if self.watch:
                 self.watch(len(jobs) - len(open_jobs), len(jobs))
-            if not open_jobs.keys() - self._given_up or self._clock() > end:
+            if not open_jobs.keys() - self._given_up or self._clock() > began + self._policy.deadline:
                 break
-            self._sleep(self._policy.poll)
+            self._pause(began)
             self._update_nodes()
         for client, _ in sent.values():
             missing[client] = f"no answer within {self._policy.deadline:g} s"
             self._nodes.pop(client, None)  # until it says hello again, as a hanging node does once it is done
         self._given_up |= set(open_jobs)
+        self._status.answered((), missing)
         for client in open_jobs:
             missing.setdefault(client, "out of reach")
             if client not in self._nodes and self._members.get(client) is None:
                 self._members[client] = round
+        self._status.enter("server")
         return replies, missing
 
     def events(self) -> list[Event]:
@@ -163,6 +177,10 @@ class FlowerEngine(Engine):
 
     def close(self) -> None:
         """Nothing: the transport belongs to Flower."""
+
+    def _pause(self, began: float) -> None:
+        waited = (self._clock() - began) / POLLS
+        self._sleep(min(max(waited, self._policy.poll), max(SLOWEST_POLL, self._policy.poll)))
 
     def _receive(self, message_ids: Sequence[MessageId]) -> list[Delivery]:
         return self._transport.receive(message_ids, self._policy.largest_reply)
@@ -180,7 +198,13 @@ class FlowerEngine(Engine):
         """Notice which nodes came and went; greet those that are not known."""
         connected = self._transport.nodes()
         self._nodes = {client: node for client, node in self._nodes.items() if node in connected}
-        self._greeted = {message_id: node for message_id, node in self._greeted.items() if node in connected}
+        recent = self._clock() - GREET_AGAIN_SECONDS
+        self._greeted = {
+            message_id: (node, moment)
+            for message_id, (node, moment) in self._greeted.items()
+            if node in connected and moment > recent
+        }
+        self._hellos = {node: hello for node, hello in self._hellos.items() if node in connected}
         self._refused &= connected
         self._duplicates = {node: client for node, client in self._duplicates.items() if node in connected}
         for node, client in list(self._duplicates.items()):
@@ -188,16 +212,18 @@ class FlowerEngine(Engine):
                 self._assign(client, node)
                 del self._duplicates[node]
         for delivery in self._receive(list(self._greeted)):
-            self._read_hello(self._greeted.pop(delivery.message_id), delivery.reply)
-        known = {*self._nodes.values(), *self._greeted.values(), *self._refused, *self._duplicates}
-        for node in sorted(connected - known):
-            self._greeted[self._transport.greet(node)] = node
+            self._read_hello(self._greeted.pop(delivery.message_id)[0], delivery.reply)
+        greeted = {node for node, _ in self._greeted.values()}
+        for node in sorted(connected - {*self._nodes.values(), *greeted, *self._refused, *self._duplicates}):
+            self._greeted[self._transport.greet(node)] = node, self._clock()
+        self._status.see({client: self._hellos[node].version for client, node in self._nodes.items()})
 
     def _read_hello(self, node: NodeId, message: Message | None) -> None:
         if message is None:
             return  # it is greeted again as long as it is connected
         try:
-            client = read_hello(message)
+            hello = read_hello(message)
+            client = hello.client
             if client >= self._clients:
                 raise WireError(f"says it is client {client}, and clients = {self._clients}")
             if self._keys is not None and self._transport.key(node) != self._keys.get(client, None):
@@ -206,6 +232,7 @@ class FlowerEngine(Engine):
             self._refused.add(node)
             self._record("fault", None, f"a node was refused: {error}")
             return
+        self._hellos[node] = hello
         if client in self._nodes:
             self._duplicates[node] = client
             text = f"a second node says it is client {client}: it waits until the first one is gone"

@@ -1,37 +1,74 @@
 """Flower's own types: messages as its records, its grid as our transport. Flower is an extra: it is imported late."""
 
+import json
+import math
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+
 from feddag.engines.flower.transport import Delivery, MessageId, NodeId
-from feddag.engines.flower.wire import Message, raw_array
+from feddag.engines.flower.wire import Message, WireError, checked, raw_array, write_greeting
+from feddag.packing import Arrays
 
 HELLO = "query.hello"
 WORK = "train.work"
-RECORD = "feddag"
+RECORD, LAYOUT, CONTENT = "feddag", "layout", "content"
+ONE_PIECE = 3  # the protocol since which arrays travel together
+SMALL = 2**20  # bytes that travel beside the text
 LOST = {3: "its answer was lost", 4: "its answer was lost", 5: "its node was lost", 8: "its program ended unexpectedly"}
 
 
 def to_record(message: Message) -> Any:
-    """A message as a Flower RecordDict: arrays as raw bytes."""
+    """A message as a Flower RecordDict: arrays as raw bytes, all of them one piece.
+
+    Flower sends every part of a record in a request of its own, and an array is two parts: a model of ten arrays would
+    take twenty requests at each hop. Large pieces are an array of Flower's, which it cuts into chunks.
+    """
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-    arrays = {
-        name: Array(dtype=str(array.dtype), shape=array.shape, stype="raw", data=array.tobytes())
-        for name, array in message.arrays.items()
-    }
-    return RecordDict({"text": ConfigRecord({RECORD: message.text}), "arrays": ArrayRecord(arrays)})
+    def raw(data: bytes, dtype: str, shape: tuple[int, ...]) -> Any:
+        return Array(dtype=dtype, shape=shape, stype="raw", data=data)
+
+    arrays = message.arrays
+    if message.protocol < ONE_PIECE:
+        separate = {name: raw(array.tobytes(), str(array.dtype), array.shape) for name, array in arrays.items()}
+        return RecordDict({"text": ConfigRecord({RECORD: message.text}), "arrays": ArrayRecord(separate)})
+    layout = json.dumps([[name, str(array.dtype), array.shape] for name, array in arrays.items()])
+    content = b"".join(array.tobytes() for array in arrays.values())
+    text = {RECORD: message.text, LAYOUT: layout}
+    if len(content) <= SMALL:
+        return RecordDict({"text": ConfigRecord({**text, CONTENT: content})})
+    whole = ArrayRecord({CONTENT: raw(content, "uint8", (len(content),))})
+    return RecordDict({"text": ConfigRecord(text), "arrays": whole})
 
 
 def from_record(record: Any) -> Message:
     """The message in a Flower RecordDict; an empty one, which reads as malformed, if there is none."""
     try:
-        text = record.config_records["text"][RECORD]
-        arrays = dict(record.array_records["arrays"].items())
-        held = {str(name): raw_array(array.data, array.dtype, array.shape) for name, array in arrays.items()}
+        fields = record.config_records["text"]
+        text = fields[RECORD]
+        if LAYOUT in fields:
+            content = fields[CONTENT] if CONTENT in fields else record.array_records["arrays"][CONTENT].data
+            held = _cut(content, json.loads(fields[LAYOUT]))
+        else:
+            arrays = dict(record.array_records["arrays"].items())
+            held = {str(name): raw_array(array.data, array.dtype, array.shape) for name, array in arrays.items()}
     except Exception:  # a stranger made it: it can be wrong in any way, and the round goes on without it
         return Message("")
     return Message(text if isinstance(text, str) else "", held)
+
+
+def _cut(content: bytes, layout: list[tuple[str, str, list[int]]]) -> Arrays:
+    """The arrays that lie one after the other in these bytes."""
+    held, start = {}, 0
+    for name, dtype, shape in layout:
+        end = start + math.prod(shape) * np.dtype(checked(dtype)).itemsize
+        held[str(name)] = raw_array(content[start:end], dtype, shape)
+        start = end
+    if start != len(content):
+        raise WireError("the bytes of a message do not match its layout")
+    return held
 
 
 def size_of(record: Any) -> int:
@@ -67,7 +104,7 @@ class GridTransport:
         return self._keys.get(node, b"")
 
     def greet(self, node: NodeId) -> MessageId:
-        return self._push(node, HELLO, Message(""))
+        return self._push(node, HELLO, write_greeting())
 
     def send(self, node: NodeId, message: Message) -> MessageId:
         return self._push(node, WORK, message)

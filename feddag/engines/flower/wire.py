@@ -5,6 +5,7 @@ already knows. Weights travel once per message, under their digest.
 """
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from feddag._version import __version__
 from feddag.answers import MOST_FLOPS
 from feddag.client.step import Result, Step
 from feddag.federation import Job, Reply
 from feddag.packing import Arrays, pack, unpack
 from feddag.weights import ClientId, Own, Ref, Weights, digest
 
-PROTOCOL = 2
+PROTOCOL = 3  # raised when a message changes so that an older version could not read it
+OLDEST = 2  # the oldest that is still spoken: nodes and servers may be one apart while an upgrade is under way
 MOST_AXES, LARGEST_SIDE = 16, 2**31  # of an array; NumPy itself gives up at 64 axes, and at sizes beyond its integers
 DTYPES = frozenset(("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"))
 
@@ -37,6 +40,8 @@ class Message:
 
     text: str
     arrays: Arrays = field(default_factory=dict)
+    protocol: int = PROTOCOL
+    """That of the reader, which also says how the arrays travel (`grid.py`)."""
 
     @property
     def nbytes(self) -> int:
@@ -61,6 +66,18 @@ class ReceivedJob:
     id: JobId
     steps: tuple[Step, ...]
     weights: dict[str, Weights]
+    protocol: int = PROTOCOL
+    """That of its message; the answer must follow the same."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a node says about itself."""
+
+    client: ClientId
+    protocol: int
+    version: str
+    """Of feddag; empty if it is too old to say."""
 
 
 def raw_array(data: bytes, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
@@ -69,8 +86,7 @@ def raw_array(data: bytes, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
     >>> raw_array(bytes(8), "float32", (2,))
     array([0., 0.], dtype=float32)
     """
-    if dtype not in DTYPES:
-        raise WireError("an array does not hold plain numbers")
+    checked(dtype)
     sizes = [size if isinstance(size, int) and 0 <= size <= LARGEST_SIDE else -1 for size in shape]
     if len(sizes) > MOST_AXES or -1 in sizes or len(data) != np.dtype(dtype).itemsize * math.prod(sizes):
         raise WireError("the bytes of an array do not match its shape")
@@ -80,11 +96,19 @@ def raw_array(data: bytes, dtype: str, shape: Sequence[int]) -> NDArray[Any]:
     return array.reshape(sizes)
 
 
-def write_job(job_id: JobId, job: Job, fetch: Callable[[Ref], Weights]) -> Message:
-    """The message that carries a job to its client."""
+def checked(dtype: str) -> str:
+    """The type of an array that came over the wire, if it is one of plain numbers."""
+    if dtype not in DTYPES:
+        raise WireError("an array does not hold plain numbers")
+    return dtype
+
+
+def write_job(job_id: JobId, job: Job, fetch: Callable[[Ref], Weights], protocol: int = PROTOCOL) -> Message:
+    """The message that carries a job to its client, which follows this protocol."""
     refs = {item for step in job.steps for item in step.payload() if isinstance(item, Ref)}
     weights = {ref.digest: fetch(ref) for ref in sorted(refs, key=lambda ref: ref.digest)}
-    return Message(*pack(_headed(job_id) | {"steps": list(job.steps), "weights": weights}, _special))
+    content = _headed(job_id, protocol) | {"steps": list(job.steps), "weights": weights}
+    return Message(*pack(content, _special), protocol)
 
 
 def read_job(message: Message, steps: Steps) -> ReceivedJob:
@@ -103,18 +127,19 @@ def read_job(message: Message, steps: Steps) -> ReceivedJob:
         _tensors(weights)
         if digest(weights) != name:
             raise WireError("weights do not match their digest")
-    return ReceivedJob(_job_id(content), tuple(content["steps"]), content["weights"])
+    return ReceivedJob(_job_id(content), tuple(content["steps"]), content["weights"], content["protocol"])
 
 
-def write_reply(job_id: JobId, reply: Reply) -> Message:
+def write_reply(job_id: JobId, reply: Reply, protocol: int = PROTOCOL) -> Message:
     """The message that brings a client's answer back."""
     results = [dict(vars(result)) for result in reply.results]
-    return Message(*pack(_headed(job_id) | {"samples": reply.samples, "results": results}))
+    return Message(*pack(_headed(job_id, protocol) | {"samples": reply.samples, "results": results}), protocol)
 
 
-def write_refusal(job_id: JobId | None, reason: str) -> Message:
+def write_refusal(job_id: JobId | None, reason: str, protocol: int = PROTOCOL) -> Message:
     """The message that says why there is no answer. The reason must not hold a sample, a label or a secret."""
-    return Message(*pack((_headed(job_id) if job_id else {"protocol": PROTOCOL}) | {"refused": reason}))
+    head = _headed(job_id, protocol) if job_id else {"protocol": protocol}
+    return Message(*pack(head | {"refused": reason}), protocol)
 
 
 def read_reply(message: Message, job_id: JobId, steps: int) -> Reply:
@@ -130,17 +155,38 @@ def read_reply(message: Message, job_id: JobId, steps: int) -> Reply:
     return Reply(job_id.client, [_result(result) for result in results], _count(content.get("samples")))
 
 
-def write_hello(client: ClientId) -> Message:
+def write_greeting() -> Message:
+    """The server's question which client a node is; it says which protocol the server follows."""
+    return Message(*pack({"protocol": PROTOCOL}))
+
+
+def spoken(message: Message) -> int:
+    """The protocol in which to answer a message that may come from a version before or after this one.
+
+    >>> spoken(write_greeting()) == PROTOCOL, spoken(Message("")) == OLDEST  # greetings were empty before they said it
+    (True, True)
+    """
+    try:
+        protocol = dict(json.loads(message.text)["$dict"])["protocol"]  # no more is needed, and steps need a table
+    except Exception:  # a forged message can fail in any way
+        return OLDEST
+    return min(max(protocol, OLDEST), PROTOCOL) if type(protocol) is int else OLDEST
+
+
+def write_hello(client: ClientId, protocol: int = PROTOCOL) -> Message:
     """A node's introduction."""
-    return Message(*pack({"protocol": PROTOCOL, "client": client}))
+    return Message(*pack({"protocol": protocol, "client": client, "feddag": __version__}), protocol)
 
 
-def read_hello(message: Message) -> ClientId:
-    """Which client a node says it is."""
+def read_hello(message: Message) -> Hello:
+    """Which client a node says it is, and how it speaks."""
     content = _read(message)
     if "refused" in content:
         raise WireError(f"said: {_printable(content['refused'])}")
-    return _count(content.get("client"))
+    version = content.get("feddag", "")
+    if not isinstance(version, str):
+        raise WireError("an entry should be a text")
+    return Hello(_count(content.get("client")), content["protocol"], _printable(version)[:20])
 
 
 def class_path(kind: type[Step]) -> str:
@@ -159,8 +205,8 @@ def _special(item: Any) -> tuple[str, Any] | None:
     return None
 
 
-def _headed(job_id: JobId) -> dict[str, Any]:
-    return {"protocol": PROTOCOL, **vars(job_id)}
+def _headed(job_id: JobId, protocol: int) -> dict[str, Any]:
+    return {"protocol": protocol, **vars(job_id)}
 
 
 def _read(message: Message, special: Mapping[str, Callable[[Any], Any]] | None = None) -> dict[Any, Any]:
@@ -173,8 +219,14 @@ def _read(message: Message, special: Mapping[str, Callable[[Any], Any]] | None =
     if not isinstance(content, dict):
         raise WireError("a malformed message")
     protocol = content.get("protocol")
-    if type(protocol) is not int or protocol != PROTOCOL:  # an array in its place would compare as one
-        raise WireError(f"a message does not follow protocol {PROTOCOL}; is feddag the same version everywhere?")
+    if type(protocol) is not int:  # an array in its place would compare as one
+        raise WireError("a message does not say its protocol")
+    if not OLDEST <= protocol <= PROTOCOL:
+        which = "older" if protocol < OLDEST else "newer"
+        raise WireError(
+            f"a message of protocol {str(protocol)[:9]} comes from a feddag much {which} than {__version__}, "
+            f"which follows protocols {OLDEST} to {PROTOCOL}; install the same version everywhere"
+        )
     return content
 
 
