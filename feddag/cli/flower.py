@@ -50,9 +50,10 @@ def init(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False},
 )
 def node(context: typer.Context) -> None:
-    """Be a node, as flower-supernode with the same options; answers take tenths of a second, not seconds.
+    """Be a node: flower-supernode, with quicker answers.
 
-    It keeps Flower, PyTorch and feddag loaded and forks for each message.
+    The options are those of flower-supernode. It keeps Flower, PyTorch and feddag
+    loaded and forks for each message.
     """
     from feddag.deploy.supernode import run
 
