@@ -241,7 +241,9 @@ TABLES = {
     "baselines, quantity 0.25": Table(
         "quantity 0.25", PLAIN, rows_of("fmnist-label-skew-q0.25", LOCAL, FEDAVG, ORACLE)
     ),
-    "baselines, quantity 1": Table("quantity 1", PLAIN, rows_of("fmnist-label-skew-q1.0", LOCAL, FEDAVG, ORACLE)),
+    "baselines, quantity 1": Table(
+        "quantity 1", PLAIN, rows_of("fmnist-label-skew-q1.0", LOCAL, FEDAVG, PAPER, RELEASED, ORACLE)
+    ),
     "label skew 0.2": Table("label skew 0.2, quantity 0.25", WHOLE, rows_of("fmnist-label-skew-q0.25", *SIX)),
     "label skew 0.3": Table("label skew 0.3, quantity 1", WHOLE, rows_of("fmnist-label-skew-0.3-q1.0", *SIX)),
     "concept shift": Table("concept shift", WHOLE, rows_of("fmnist-concept-shift", *SIX)),
