@@ -1,8 +1,6 @@
 """The model that each client chooses at the end: what is told about it, where it is kept, and that it is served."""
 
 import json
-import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import numpy as np
 import pytest
 
 import feddag
-from feddag.cli import main
 from feddag.client.evaluate import balanced_accuracy
 from feddag.client.personal import CANDIDATES, CHOSEN
 from feddag.data.clients import lay_out, set_aside
@@ -22,6 +19,7 @@ from feddag.runner.run import Run, prepare
 from feddag.runner.trees import load_tree
 from feddag.weights import digest
 from tests.engines.in_process import run_on_nodes
+from tests.test_export import called
 
 QUICK: dict[str, Any] = {
     **{"clients": 5, "groups": 2, "rounds": 2, "epochs": 2, "participation": 1.0, "workers": 1, "finetune": False},
@@ -211,15 +209,6 @@ def test_pytorch_and_the_native_trainer_choose_alike(tmp_path: Path) -> None:
         np.testing.assert_allclose(block["per_client"], other["accuracy"][name]["per_client"], atol=0.02)
     assert runs[0].result["bytes_by_phase"] == runs[1].result["bytes_by_phase"]
     assert runs[0].result["sample_passes_by_phase"] == runs[1].result["sample_passes_by_phase"]
-
-
-def called(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["feddag", *arguments])
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    written = capsys.readouterr()
-    return int(ended.value.code or 0), written.out, written.err
 
 
 def test_on_the_command_line(in_tmp: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

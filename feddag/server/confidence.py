@@ -2,7 +2,6 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import adjusted_rand_score
 
 from feddag.rng import rng
 from feddag.server.clustering import (
@@ -38,6 +37,8 @@ def stability(condensed: Floats, labels: Labels, linkage: Linkage = "average", s
     clients = clients_of(condensed)
     if clients < 3:
         return 1.0
+    from sklearn.metrics import adjusted_rand_score  # here, because importing it takes a second
+
     distances, draw = square(condensed), rng(seed, "stability")
     found = []
     for _ in range(RESAMPLES):

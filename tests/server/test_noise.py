@@ -17,11 +17,7 @@ from feddag.server.noise import (
     with_few_samples_joined,
 )
 from tests.server.made import condensed, same_partition
-
-
-def two_groups(inside: float = 0.0, outside: float = 0.5, size: int = 3) -> np.ndarray:
-    group = np.repeat([0, 1], size)
-    return condensed(np.where(group[:, None] == group, inside, outside))
+from tests.server.test_cutting import two_groups
 
 
 def test_noise_is_read_from_distances_below_zero() -> None:
