@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from feddag import FeddagError, Grouping, Signature, group, signature
 from feddag.client.warmup import agreement
 from feddag.server.checks import check_distances
-from feddag.server.grouping import FUSIONS
+from feddag.server.clustering import Cut
+from feddag.server.grouping import FUSIONS, _sure
 from tests.server.made import made, on_a_line, same_partition
 
 FEATURES, CLASSES = 60, 6
@@ -361,3 +362,15 @@ def test_permuting_the_clients_permutes_the_labels(kinds, seed) -> None:
     for labels in (found.labels_, moved.labels_):
         assert list(dict.fromkeys(labels.tolist())) == list(range(labels.max() + 1))  # numbered by first member
     np.testing.assert_allclose(sum(found.weights_.values()), np.ones(len(kinds)))
+
+
+def test_groups_that_no_view_sees_by_itself_are_none() -> None:
+    distances = np.ones((6, 6), np.float32) - np.eye(6, dtype=np.float32)
+    distances[:3, :3] = distances[3:, 3:] = 0
+    found = group(distances)
+    assert found.clusters_ == 2
+    one, two = Cut(np.zeros(6, np.int64), 1.0), Cut(found.labels_, 0.5)
+    samples = np.full(6, 100)
+    assert _sure(found, [one, two], samples).clusters_ == 2
+    together = _sure(found, [one, one], samples)
+    assert together.clusters_ == 1 and together.threshold_ == 1.0
