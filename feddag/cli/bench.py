@@ -165,6 +165,7 @@ def bench_groups(
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2,3,4",
     settings: Annotated[str, typer.Option(help="semicolon-separated; all if empty")] = "",
     datasets: Annotated[str, typer.Option(help="comma-separated; all if empty")] = "",
+    signed: Annotated[str, typer.Option(help="how clients sign: ours, printed, released")] = "ours,printed,released",
     json_file: JsonOption = None,
 ) -> None:
     """Are the groups right? Ours, the paper's and PACFL's.
@@ -178,7 +179,10 @@ def bench_groups(
         if name not in groups.SETTINGS:
             raise FeddagError(f"--settings '{name}' is not one of {'; '.join(groups.SETTINGS)}")
     sets = [name for name in datasets.split(",") if name]
-    rows = groups.measure(json_file, whole_numbers("--seeds", seeds), wanted, sets)
+    signing = signed.split(",")
+    if unknown := set(signing) - set(groups.SIGNED):
+        raise FeddagError(f"--signed '{unknown.pop()}' is not one of {', '.join(groups.SIGNED)}")
+    rows = groups.measure(json_file, whole_numbers("--seeds", seeds), wanted, sets, signing)
     show_table(console, "adjusted Rand index (at the best threshold)", groups.COLUMNS, groups.table(rows), texts=2)
 
 

@@ -2,11 +2,12 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from feddag.bench import mixed, power
+from feddag.bench import groups, mixed, power
 from feddag.data.datasets import load
 from feddag.experiment import Experiment
 from feddag.runner.run import prepare
@@ -66,3 +67,20 @@ def test_one_thing_at_a_time_is_varied() -> None:
     ]
     assert power.table(rows)[0] == ["noise", "strength", "1: 0.10, 3: 0.30"]
     assert power.table(rows)[1] == ["noise", "samples", "100: 0.30"]
+
+
+def test_ways_of_grouping_are_added_to_rows_that_lack_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signed = []
+    some = [SimpleNamespace(nbytes=10)]
+    monkeypatch.setattr(groups, "_grouped", lambda *_: {"clusters": 2, "ari": 1.0, "best": 1.0, "seconds": 0.0})
+    monkeypatch.setattr(groups, "signatures_of", lambda experiment, sign: (signed.append(sign), (some, [0, 1]))[1])
+    file = tmp_path / "groups.json"
+    (ours,) = groups.measure(file, [0], ["20 clients"], [], ["ours"])
+    assert ours["true"] == 2 and signed == [{}]
+    assert {groups.WAYS[way][0] for way in ours["ways"]} == {"ours"}
+    (every,) = groups.measure(file, [0], ["20 clients"])
+    assert list(signed) == [{}, groups.SIGNED["printed"], groups.SIGNED["released"]]  # ours not once more
+    assert set(every["ways"]) == set(groups.WAYS)
+    assert groups.table([every])[0][:5] == ["20 clients", "fmnist", "1", "2", "1 of 1"]
+    groups.measure(file, [0], ["1,000 clients"])
+    assert len(signed) == 4 and json.loads(file.read_text())["rows"][1]["ways"].keys() == {"feddag"}
