@@ -24,13 +24,13 @@ CASES = ((10, 20), (10, 100), (10, 600), (30, 20), (30, 100), (100, 20), (100, 1
 SMALLEST = 0.1  # of the largest client's samples, where quantities are unequal
 
 
-def measure(kept: Path | None, datasets: Sequence[str], seeds: Sequence[int]) -> list[Row]:
-    """A row for each dataset, case and seed; rows that the file already has are not measured again."""
+def measure(kept: Path | None, datasets: Sequence[str], seeds: Sequence[int], most: int = 1000) -> list[Row]:
+    """A row for each dataset, case of at most so many clients, and seed; rows that the file has are not done again."""
     rows: list[Row] = json.loads(kept.read_text())["rows"] if kept is not None and kept.exists() else []
     done = {(row["dataset"], row["clients"], row["samples"], row["unequal"], row["seed"]) for row in rows}
     names = {_name(dataset) for dataset in datasets}
     for dataset, clients, samples, unequal, seed in _cases(datasets, seeds):
-        if (_name(dataset), clients, samples, unequal, seed) not in done:
+        if clients <= most and (_name(dataset), clients, samples, unequal, seed) not in done:
             rows.append(_measured(dataset, clients, samples, unequal, seed))
             if kept is not None:
                 write_atomically(kept, json.dumps({"rows": rows}, indent=0) + "\n")

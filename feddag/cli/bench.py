@@ -60,6 +60,7 @@ def bench_attacks(
 def bench_alike(
     datasets: Annotated[str, typer.Option(help="comma-separated")] = "digits,fmnist",
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2",
+    most: Annotated[int, typer.Option(metavar="N", min=10, help="clients, at most")] = 1000,
     json_file: JsonOption = None,
 ) -> None:
     """Whether clients that are alike are left together.
@@ -69,7 +70,7 @@ def bench_alike(
     from feddag.bench import alike
 
     names = [name.strip() for name in datasets.split(",")]
-    rows = alike.measure(json_file, names, whole_numbers("--seeds", seeds))
+    rows = alike.measure(json_file, names, whole_numbers("--seeds", seeds), most)
     show_table(console, "clients that are alike", alike.COLUMNS, alike.table(rows), texts=1)
 
 

@@ -100,7 +100,8 @@ class MakeSignature(Step):
             for training in range(self.rounds):
                 before = after
                 batches = self._batches(client, half, client.rng("warm-up", number, *[training] * (self.rounds > 1)))
-                after = client.fit(before, batches, parts=self.trained)[0]
+                # Masks that halves have in common would make them agree on more than two clients can.
+                after = client.fit(before, batches, parts=self.trained, draw=number)[0]
                 samples += sum(map(len, batches))
             trained.append(only(after, self.trained))
             was = _arrays(only(before, self.trained))

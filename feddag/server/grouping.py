@@ -26,7 +26,14 @@ from feddag.server.cutting import (
 )
 from feddag.server.fusion import LEAST_SILHOUETTE_RATIO, VIEWS, fuse_by_clarity, views_of
 from feddag.server.newcomers import Row, compared_members, nearest_cluster, row_as_printed, row_by_clarity
-from feddag.server.noise import estimate_noise, least_significant_distance, with_few_samples_joined
+from feddag.server.noise import (
+    Held,
+    estimate_noise,
+    least_significant_distance,
+    misjudged,
+    missing_by_chance,
+    with_few_samples_joined,
+)
 from feddag.server.printed_fusion import fuse_as_printed
 from feddag.server.similarity import Angles, Floats, counts_of, square, usual_noise
 from feddag.server.style import StyleSpace, style_space
@@ -72,6 +79,8 @@ class Grouping:
     usual_noise_: NDArray[np.float64] | None = field(default=None, repr=False)
     ranges_: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Constants that newcomers do not move: each class's usual noise, and what min-max scaling took for 0 and 1."""
+    offsets_: dict[str, float] = field(default_factory=dict, repr=False)
+    """By how much each view was moved towards zero, because few samples misjudge what chance explains."""
     rule_: str = "given"
     """What chose the threshold: noise, plateau, lowest, or given."""
     unit_: tuple[float, float] = (0.0, 1.0)
@@ -166,7 +175,8 @@ class Grouping:
         active_views = [name for name, weights in self.weights_.items() if weights[:founders].any()]
         member_weights = {name: weights[members] for name, weights in self.weights_.items()}
         style = {} if self.style_ is None else {"style": self.style_.row(newcomer)[members]}
-        return row_by_clarity(everyone, self.labels_[members], member_weights, active_views, self.usual_noise_, style)
+        labels, offsets = self.labels_[members], self.offsets_
+        return row_by_clarity(everyone, labels, member_weights, active_views, self.usual_noise_, style, offsets)
 
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays and numbers, for a report."""
@@ -230,14 +240,18 @@ def group(
     if fusion == "clarity":
         style = style_space(signatures) if "style" in views else None
         seen = views_of(signatures, tuple(views), style=style)
+        offsets = misjudged({name: view for name, view in seen.items() if name != "style"}, counts_of(signatures))
+        seen |= {name: seen[name] - np.float32(offset) for name, offset in offsets.items() if offset}
         if not seen:  # nothing but a style that is silent: all are alike
             seen = {"style": np.zeros(len(signatures) * (len(signatures) - 1) // 2, np.float32)}
         fused = fuse_by_clarity(seen, linkage, least_silhouette_ratio)
         found = _of_distances(fused.distances, linkage, cut, seed, by_noise=True)
         if cut.threshold is None and cut.clusters is None:
-            found = _sure(found, fused.cuts.values(), counts_of(signatures).sum(1))
+            counts = counts_of(signatures)
+            by_chance = fused.weights["classes"] * missing_by_chance(counts) if "classes" in seen else 0.0
+            found = _sure(found, fused.cuts.values(), Held(counts.sum(1), seen.get("classes"), by_chance))
         noise = estimate_noise(fused.distances)
-        found = replace(found, views_=seen, weights_=fused.weights, noise_=noise, style_=style)
+        found = replace(found, views_=seen, weights_=fused.weights, noise_=noise, style_=style, offsets_=offsets)
     else:
         made = fuse_as_printed(signatures, fusion, delta, seed, angles)
         found = _of_distances(made.distances, linkage, cut, seed, by_noise=False, scaled=False)
@@ -258,7 +272,7 @@ def group(
     )
 
 
-def _sure(found: Grouping, by_view: Iterable[Cut], samples: NDArray[np.int64]) -> Grouping:
+def _sure(found: Grouping, by_view: Iterable[Cut], known: Held) -> Grouping:
     """Without groups that no view sees by itself, and without those that only want samples.
 
     Views that see nothing but noise may agree by chance: small clients are far from others in all of them.
@@ -267,7 +281,7 @@ def _sure(found: Grouping, by_view: Iterable[Cut], samples: NDArray[np.int64]) -
         whole = cut_into(found.tree_, 1)
         return replace(found, labels_=whole.labels, threshold_=whole.alpha)
     noise = estimate_noise(found.distances_)
-    return replace(found, labels_=with_few_samples_joined(found.distances_, found.labels_, samples, noise))
+    return replace(found, labels_=with_few_samples_joined(found.distances_, found.labels_, known, noise))
 
 
 def _of_distances(

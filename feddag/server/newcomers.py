@@ -62,14 +62,17 @@ def row_by_clarity(
     active_views: Sequence[str],
     usual: NDArray[np.float64] | None,
     known: Mapping[str, Floats],
+    offsets: Mapping[str, float],
 ) -> Row:
     """The last client's distances to the others; a view counts as much as it tells the clusters apart for it.
 
     `cluster_labels` and `weights` (by view) are those of the others. `active_views` are the views that counted for any
-    of the clients that were grouped. `known` are its distances in views that no pairs are compared for.
+    of the clients that were grouped. `known` are its distances in views that no pairs are compared for; `offsets` what
+    the others' distances were lowered by.
     """
     compared = views_of(everyone, tuple(weights), usual)
-    rows = {name: square(view)[-1, :-1] for name, view in compared.items()} | dict(known)
+    rows = {name: square(view)[-1, :-1] - np.float32(offsets.get(name, 0.0)) for name, view in compared.items()}
+    rows |= dict(known)
     # It may share no class with anybody: then the other views are asked too.
     active = list(rows) if np.isnan([rows[name] for name in active_views]).all() else active_views
     own = {name: _clarity_of_newcomer(rows[name], cluster_labels) + LEAST_WEIGHT for name in rows if name in active}

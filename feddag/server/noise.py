@@ -5,7 +5,8 @@ where their distance is more than such a scatter explains.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,9 @@ MOST_BY_FEW = 2.0
 """As many times the noise among the others is the most that a tenth of the clients can make of it."""
 BEYOND_TAIL = 1.5
 """By this factor, because the noise is estimated, and among many possible tails the farthest is looked at."""
+FEW_PER_CLASS = 6
+"""Samples of a class from which on what chance explains is known to 3 degrees; with fewer it is less by their root."""
+BY_GROUPS = 3.0  # times what few samples explain
 LEAST_SAMPLES = 20
 """So many samples a group of few clients has to have: what sets apart fewer is not known."""
 NOTHING_IN_COMMON = 0.5
@@ -47,6 +51,24 @@ def estimate_noise(condensed: Floats) -> float:
     if sure * noise <= LEAST_DIFFERENCE:
         return noise  # it decides nothing
     return min(noise, max(MOST_BY_FEW * _noise_without_few(condensed), LEAST_DIFFERENCE / sure))
+
+
+def misjudged(views: Mapping[str, Floats], counts: NDArray[np.int64]) -> dict[str, float]:
+    """By how much each view's idea of chance is too low, at most: the mean distance, as far as few samples explain it.
+
+    How much of a distance is chance is estimated from each client's own samples. Of two samples of a class, that is
+    little more than a guess: clients that are alike may then all be too far from each other. A mean that is several
+    times as large comes from groups.
+
+    >>> views = {"data": np.array([0.0, 0.04], np.float32), "gradient": np.array([0.0, 0.9], np.float32)}
+    >>> {name: round(offset, 3) for name, offset in misjudged(views, np.array([[3, 3], [3, 3], [0, 3]])).items()}
+    {'data': 0.02, 'gradient': 0.0}
+    """
+    held = (counts > 0).sum(1)
+    per_class = np.median(counts.sum(1) / np.maximum(held, 1))
+    most = LEAST_DIFFERENCE * math.sqrt(FEW_PER_CLASS / max(per_class, 1.0))
+    means = {name: float(np.nanmean(view)) if not np.isnan(view).all() else 0.0 for name, view in views.items()}
+    return {name: min(max(mean, 0.0), most) if mean < BY_GROUPS * most else 0.0 for name, mean in means.items()}
 
 
 def _noise_without_few(condensed: Floats) -> float:
@@ -165,32 +187,59 @@ def _merge_insignificant(distances: Floats, labels: Labels, noise: float) -> Lab
     return relabel(target[labels])
 
 
-def with_few_samples_joined(
-    condensed: Floats, labels: Labels, samples: NDArray[np.int64], noise: float = 0.0
-) -> Labels:
+def missing_by_chance(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """For each client, how much the share of classes that it misses scatters if it draws from everybody's mixture.
+
+    A class of this share is missed by a client of n samples with probability exp(-n * share).
+
+    >>> missing_by_chance(np.array([[100, 100], [2, 0]])).round(3).tolist()
+    [0.0, 0.341]
+    """
+    shares = counts.sum(0) / max(counts.sum(), 1)
+    missed = np.exp(-counts.sum(1)[:, None] * shares)
+    scatter: NDArray[np.float64] = np.sqrt((missed * (1 - missed)).sum(1)) / counts.shape[1]
+    return scatter
+
+
+@dataclass(frozen=True)
+class Held:
+    """What is known of clients beside distances: how many samples they have, of which classes, and how sure that is."""
+
+    samples: NDArray[np.int64]
+    classes: Floats | None = None
+    """Distances by the classes that clients hold."""
+    noise: NDArray[np.float64] | float = 0.0
+    """Of each client, beyond what is usual."""
+
+
+def with_few_samples_joined(condensed: Floats, labels: Labels, known: Held, noise: float = 0.0) -> Labels:
     """Groups of one or two clients that are apart only for want of samples joined to the group nearest to them.
 
     Noise falls with the root of the samples: clients that have fewer than is usual among all have more of it. And
-    clients measure their own noise, which from less than `LEAST_SAMPLES` is mostly chance; so few stay apart only where
-    they have nothing in common with anybody.
+    clients measure their own noise, which from less than `LEAST_SAMPLES` is mostly chance; such clients stay apart only
+    where they have no class in common with anybody.
 
     >>> pairs = np.array([0, 0, 0.4, 0, 0.4, 0.4], np.float32)
-    >>> with_few_samples_joined(pairs, np.array([0, 0, 0, 1]), np.array([30, 30, 30, 4])).tolist()
+    >>> with_few_samples_joined(pairs, np.array([0, 0, 0, 1]), Held(np.array([30, 30, 30, 4]))).tolist()
     [0, 0, 0, 0]
     """
-    distances, usual = square(fill_unknown(condensed)), np.median(samples)
+    distances, usual = square(fill_unknown(condensed)), np.median(known.samples)
+    by_classes = distances if known.classes is None else square(fill_unknown(known.classes))
+    own_noise = np.broadcast_to(known.noise, len(labels))
     while labels.max() > 0:
         sizes, means = cluster_means(distances, labels)
         np.fill_diagonal(means, np.inf)
-        held, nearest, near = np.bincount(labels, samples), means.argmin(1), means.min(1)
-        more_noise = noise * np.sqrt(np.maximum(1.0, usual * sizes / np.maximum(held, 1)))
+        held, nearest, near = np.bincount(labels, known.samples), means.argmin(1), means.min(1)
+        of_all = noise * np.sqrt(np.maximum(1.0, usual * sizes / np.maximum(held, 1)))
+        more_noise = np.hypot(of_all, np.bincount(labels, own_noise) / sizes)
         least = np.array(
             [
                 least_significant_distance(own, sizes[[one]], sizes[[nearest[one]]], len(labels))[0]
                 for one, own in enumerate(more_noise)
             ]
         )
-        unsure = (near < least) | ((held < LEAST_SAMPLES) & (near <= NOTHING_IN_COMMON))
+        in_common = cluster_means(by_classes, labels)[1][np.arange(len(sizes)), nearest] <= NOTHING_IN_COMMON
+        unsure = (near < least) | ((held < LEAST_SAMPLES * sizes) & in_common)
         few = np.flatnonzero((sizes <= FEW) & unsure)
         if not len(few):
             break

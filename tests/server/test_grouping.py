@@ -13,6 +13,7 @@ from feddag.client.warmup import agreement
 from feddag.server.checks import check_distances
 from feddag.server.clustering import Cut
 from feddag.server.grouping import FUSIONS, _sure
+from feddag.server.noise import Held
 from tests.server.made import made, on_a_line, same_partition
 
 FEATURES, CLASSES = 60, 6
@@ -370,7 +371,7 @@ def test_groups_that_no_view_sees_by_itself_are_none() -> None:
     found = group(distances)
     assert found.clusters_ == 2
     one, two = Cut(np.zeros(6, np.int64), 1.0), Cut(found.labels_, 0.5)
-    samples = np.full(6, 100)
-    assert _sure(found, [one, two], samples).clusters_ == 2
-    together = _sure(found, [one, one], samples)
+    known = Held(np.full(6, 100))
+    assert _sure(found, [one, two], known).clusters_ == 2
+    together = _sure(found, [one, one], known)
     assert together.clusters_ == 1 and together.threshold_ == 1.0

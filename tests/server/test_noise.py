@@ -9,11 +9,14 @@ from scipy.special import stdtr
 from feddag.server.clustering import build_tree, relabel
 from feddag.server.noise import (
     LEAST_DIFFERENCE,
+    Held,
     _merge_insignificant,
     confidence,
     cut_by_noise,
     estimate_noise,
     least_significant_distance,
+    misjudged,
+    missing_by_chance,
     with_few_samples_joined,
 )
 from tests.server.made import condensed, same_partition
@@ -49,7 +52,7 @@ def test_a_handful_of_samples_is_no_group() -> None:
         distances = np.zeros((5, 5))
         distances[3] = distances[:, 3] = far
         distances[4] = distances[:, 4] = 0.9
-        found = with_few_samples_joined(condensed(distances), labels, np.array([30, 30, 30, samples, 30]))
+        found = with_few_samples_joined(condensed(distances), labels, Held(np.array([30, 30, 30, samples, 30])))
         assert found.tolist() == expected
 
 
@@ -59,7 +62,7 @@ def test_one_with_fewer_samples_than_usual_has_more_noise() -> None:
     distances[3] = distances[:, 3] = 0.8
     for samples, expected in ((1000, [0, 0, 0, 1]), (100, [0, 0, 0, 1]), (25, [0, 0, 0, 1]), (11, [0, 0, 0, 0])):
         counts = np.array([100, 100, 100, samples])
-        found = with_few_samples_joined(condensed(distances), np.array([0, 0, 0, 1]), counts, noise=0.1)
+        found = with_few_samples_joined(condensed(distances), np.array([0, 0, 0, 1]), Held(counts), noise=0.1)
         assert found.tolist() == expected
 
 
@@ -68,7 +71,9 @@ def test_two_strays_of_few_samples_find_their_way_together() -> None:
     distances[3:5, :] = distances[:, 3:5] = 0.4
     distances[5] = distances[:, 5] = 0.3
     distances[5, 3:5] = distances[3:5, 5] = 0.5
-    found = with_few_samples_joined(condensed(distances), np.array([0, 0, 0, 1, 1, 2]), np.array([30, 30, 30, 5, 5, 5]))
+    found = with_few_samples_joined(
+        condensed(distances), np.array([0, 0, 0, 1, 1, 2]), Held(np.array([30, 30, 30, 5, 5, 5]))
+    )
     assert found.tolist() == [0] * 6
 
 
@@ -126,3 +131,21 @@ def test_the_order_of_clients_does_not_change_the_groups(sizes, seed) -> None:
     assert same_partition(found[order], again)
     assert sorted(set(found.tolist())) == list(range(found.max() + 1))  # a partition, numbered without gaps
     assert relabel(found).tolist() == found.tolist()  # in the order of first members
+
+
+def test_clients_that_miss_classes_by_chance_are_no_group() -> None:
+    distances = np.full((6, 6), 0.0)
+    distances[:4, 4:] = distances[4:, :4] = 0.1  # the last two miss one class of ten
+    labels, few = np.array([0, 0, 0, 0, 1, 1]), np.array([[30] * 10] * 4 + [[4] * 9 + [0]] * 2)
+    for counts, clusters in ((few, 1), (10 * few, 2)):  # of 360 samples, none of a class is no chance
+        known = Held(counts.sum(1), condensed(distances), missing_by_chance(counts))
+        assert with_few_samples_joined(condensed(distances), labels, known, 0.001).max() + 1 == clusters
+
+
+def test_what_few_samples_misjudge_is_taken_off_unless_groups_explain_it() -> None:
+    few, many = np.full((5, 10), 2), np.full((5, 10), 200)
+    alike, groups = np.full(10, 0.05, np.float32), np.full(10, 0.5, np.float32)
+    assert misjudged({"data": alike}, few) == {"data": pytest.approx(0.05)}
+    assert misjudged({"data": alike}, many) == {"data": 0.0}
+    assert misjudged({"data": groups}, few) == {"data": 0.0}
+    assert misjudged({"data": -alike, "gradient": np.full(10, np.nan, np.float32)}, few) == {"data": 0, "gradient": 0}
