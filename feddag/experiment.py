@@ -234,7 +234,7 @@ class Experiment(BaseModel):
     @property
     def local(self) -> LocalSettings:
         """How clients train."""
-        known = dict(self) | {"balanced": self.settings.balanced}
+        known = dict(self) | {"balanced": self.settings.balanced, "held": self.settings.softmax == "held"}
         return LocalSettings(**{name: known[name] for name in LocalSettings.__dataclass_fields__})
 
     def worker_config(self, model: ModelSpec) -> WorkerConfig:

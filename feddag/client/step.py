@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from feddag.client.trainer import LocalSettings, Penalty, Pull, Trainer
+from feddag.heads import with_rows_of, without
 from feddag.models import ModelSpec
 from feddag.rng import rng, stream_key
 from feddag.weights import ClientId, ModelSource, Own, Ref, Weights, keeping, kept, overlaid
@@ -156,21 +157,35 @@ class Client:
         pulls: Sequence[Pull] = (),
         sample_weights: Tensor | None = None,
         penalty: Penalty | None = None,
+        held: Sequence[int] = (),
+        draw: int = 0,
     ) -> tuple[Weights, Tensor]:
-        """Train on this client's samples in the given batches; the new weights, and the loss of every step."""
+        """Train on this client's samples in the given batches; the new weights, and the loss of every step.
+
+        With the setting `held`, the softmax knows only the client's classes and those named here: rows of other classes
+        come back as they were. Trainings of one step that are to have dropout masks of their own differ in `draw`.
+        """
+        settings = settings or self.settings
         self.flops += self.trainer.flops(self.x, batches, parts, penalty)
-        return self.trainer.fit(
-            start,
+        absent = self.absent(settings, held)
+        trained, losses = self.trainer.fit(
+            without(start, absent),
             self.x,
             self.y,
             batches,
-            settings or self.settings,
-            dropout_key=self.key("dropout"),
+            settings,
+            dropout_key=self.key("dropout", *[draw] * (draw > 0)),
             parts=parts,
-            pulls=pulls,
+            pulls=[pull._replace(centre=without(pull.centre, absent)) for pull in pulls],
             sample_weights=sample_weights,
             penalty=penalty,
         )
+        return with_rows_of(trained, start, absent), losses
+
+    def absent(self, settings: LocalSettings, held: Sequence[int] = ()) -> Tensor:
+        """A flag for each class that the softmax leaves out: none, unless only classes that are held take part."""
+        known = torch.full((self.num_classes,), not settings.held)
+        return ~known.index_fill(0, torch.cat([self.y, torch.tensor(held, dtype=torch.int64)]), True)
 
     def released(self, least: int = 1) -> Tensor:
         """Which samples the client may tell about: those of classes that have at least so many of them."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from feddag.client.step import Client, Result, Step
 from feddag.client.trainer import LocalSettings, Penalty, Pull
+from feddag.heads import without
 from feddag.weights import ModelSource, only
 
 
@@ -26,7 +27,8 @@ class Train(Step):
 
     Only `parts` (all if none is named) are trained and sent; the others stand still: no gradient, no weight decay,
     dropout off. `anchors` pull the weights towards others. `epochs`, `steps`, `lr` and `balanced` (every class is drawn
-    equally often) differ from the experiment's where given. `sample_weights` names what an earlier step of the job left
+    equally often) differ from the experiment's where given. `held` names classes of others that the softmax is to know
+    as well, where it knows only those that are held. `sample_weights` names what an earlier step of the job left
     in the client's `scratch`: a weight for each sample. `losses` sends the loss of every SGD step. `keep` remembers the
     result on the client under that name, with `smoothing` its mean over rounds as well; `send = False` keeps it from
     travelling back.
@@ -35,6 +37,7 @@ class Train(Step):
     model: ModelSource = None
     parts: tuple[str, ...] = ()
     balanced: bool | None = None
+    held: tuple[int, ...] = ()
     anchors: tuple[Anchor, ...] = ()
     epochs: int | None = None
     steps: int | None = None
@@ -62,10 +65,12 @@ class Train(Step):
             pulls=pulls,
             sample_weights=None if self.sample_weights is None else client.scratch[self.sample_weights],
             penalty=self.penalty(),
+            held=self.held,
         )
         client.current = trained
         if self.keep is not None:
-            client.keep(self.keep, only(trained, self.parts), self.smoothing)
+            own = without(trained, client.absent(settings, self.held))  # it answers with what it learnt to tell apart
+            client.keep(self.keep, only(own, self.parts), self.smoothing)
         return Result(
             weights=only(trained, self.parts) if self.send else None,
             numbers={"loss": float(losses.numpy().mean())},

@@ -43,6 +43,8 @@ class LocalSettings:
     momentum: float = 0.5
     weight_decay: float = 1e-4
     balanced: bool = False
+    held: bool = False
+    """The softmax runs over the classes that the client, or what a step names, holds."""
 
 
 class Pull(NamedTuple):

@@ -10,7 +10,9 @@ from typing import Any, ClassVar, Literal, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from feddag.federation import Federation, Reply
+from feddag.client.classes import TellClasses, classes_told
+from feddag.federation import Federation, Job, Reply
+from feddag.heads import check_linear, sharpened
 from feddag.records import Diagnostics
 from feddag.server.robust import FEWEST, Robust, lengths, robust_mean
 from feddag.stateful import Stateful
@@ -33,8 +35,18 @@ class MethodSettings(BaseModel):
     )
     balanced: bool = Field(False, description="local batches hold a client's classes in equal parts")
     smoothing: float = Field(0.0, ge=0, lt=1, description="share of the rounds before in the models that clients use")
+    head: Literal["random", "sharp"] = Field(
+        "random", description="first head: random, or a long direction for each class, at right angles"
+    )
+    softmax: Literal["all", "held"] = Field(
+        "all",
+        description="classes that the loss tells apart: all, or those that the cluster (or client) holds",
+    )
 
-    came_later: ClassVar[Mapping[str, Any]] = {"sampling": "all", "balanced": False, "smoothing": 0.0}
+    came_later: ClassVar[Mapping[str, Any]] = {
+        **{"sampling": "all", "balanced": False, "smoothing": 0.0},
+        **{"head": "random", "softmax": "all"},
+    }
     """Fields that such a method did not always have, with what it did before: so the keys of kept results stay."""
 
 
@@ -80,6 +92,8 @@ class Method(Stateful, ABC):
     def __init__(self, settings: MethodSettings) -> None:
         self._settings = settings
         self.held: dict[ClientId, Weights] = {}
+        self.classes: dict[ClientId, list[int]] = {}
+        """What each client holds, where the softmax runs over the classes that are held."""
         self._suspects: dict[ClientId, float] = {}
 
     def setup(self, federation: Federation) -> None:
@@ -96,6 +110,25 @@ class Method(Stateful, ABC):
     @abstractmethod
     def model_of(self, client: ClientId) -> Served:
         """What this client would use now: weights known here, its own, the best of several, or several together."""
+
+    def initial_weights(self, federation: Federation, name: str = "model") -> Weights:
+        """Random weights that belong to a name, with the head that the field `head` asks for."""
+        weights = federation.initial_weights(name)
+        if self._settings.softmax == "held":
+            check_linear(weights)
+        return sharpened(weights, federation.seed) if self._settings.head == "sharp" else weights
+
+    def learn_classes(self, federation: Federation) -> None:
+        """Ask those who have not told which classes they hold, where that matters."""
+        unknown = [client for client in federation.clients if client not in self.classes]
+        if self._settings.softmax == "held" and unknown:
+            with federation.in_phase("classes"):
+                replies = federation.ask((Job(client, TellClasses()) for client in unknown), optional=True)
+            self.classes |= {reply.client: classes_told(reply.results[0].arrays["held"]) for reply in replies}
+
+    def held_by(self, client: ClientId) -> Sequence[int]:
+        """The classes that a client is known to hold."""
+        return self.classes.get(client, ())
 
     def sample(self, federation: Federation) -> list[ClientId]:
         """Who takes part in this round: a share of all clients, at least one, drawn without replacement.

@@ -28,7 +28,7 @@ class CFL(ClusteredMethod):
     _settings: Settings
 
     def start(self, federation: Federation) -> None:
-        self.groups.found(federation.initial_weights(), federation.clients)
+        self.groups.found(self.initial_weights(federation), federation.clients)
 
     def sample(self, federation: Federation) -> list[ClientId]:
         return list(federation.clients)

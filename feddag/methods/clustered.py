@@ -12,15 +12,16 @@ from feddag.client.evaluate import Choose
 from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies, Reply
+from feddag.heads import absent_classes, without
 from feddag.methods.base import Method, MethodSettings
 from feddag.server.clusters import Clusters
 from feddag.weights import Choice, ClientId, Ref, Served, Weights
 
 
 class ClusteredSettings(MethodSettings):
-    """Fields of a clustered method, which has always had the stabilisers."""
+    """Fields of a clustered method, which has always had the other stabilisers."""
 
-    came_later: ClassVar[Mapping[str, Any]] = {}
+    came_later: ClassVar[Mapping[str, Any]] = {"head": "random", "softmax": "all"}
 
 
 class ClusteredMethod(Method):
@@ -32,6 +33,8 @@ class ClusteredMethod(Method):
     def __init__(self, settings: MethodSettings) -> None:
         super().__init__(settings)
         self.groups = Clusters()
+        self._held: dict[int, tuple[int, ...]] | None = None
+        self._restricted: dict[int, tuple[Weights, tuple[int, ...], Weights]] = {}
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
         if unplaced := [client for client in sampled if client not in self.groups.cluster_of]:
@@ -40,6 +43,8 @@ class ClusteredMethod(Method):
 
     def train(self, federation: Federation, clients: Sequence[ClientId]) -> None:
         """One exchange with these clients, and what follows from their answers."""
+        self.learn_classes(federation)
+        self._held = None
         before = dict(self.groups.trained)
         models = {cluster: federation.put(weights) for cluster, weights in before.items()}
         replies = federation.ask(Job(client, self.local_work(client, models)) for client in clients)
@@ -48,10 +53,23 @@ class ClusteredMethod(Method):
             weights = before[cluster] | self.aggregate(cluster, answered)
             self.groups.update(cluster, weights, self._settings.smoothing)
         self.adapt(federation, before, replies)
+        self._held = None
 
     def local_work(self, client: ClientId, models: Mapping[int, Ref]) -> Step | Sequence[Step]:
         """What a client does, given all clusters' models: by default, train its own cluster's."""
-        return Train(models[self.groups.cluster_of[client]])
+        cluster = self.groups.cluster_of[client]
+        return Train(models[cluster], held=self.held_in(cluster))
+
+    def held_in(self, cluster: int) -> tuple[int, ...]:
+        """The classes that any client of a cluster is known to hold; none where the softmax runs over all."""
+        if self._settings.softmax == "all":
+            return ()
+        if self._held is None:  # asked for every client: put together once for all, and again when anything has changed
+            together: dict[int, set[int]] = {}
+            for client, own in self.groups.cluster_of.items():
+                together.setdefault(own, set()).update(self.held_by(client))
+            self._held = {own: tuple(sorted(classes)) for own, classes in together.items()}
+        return self._held.get(cluster, ())
 
     def assign(self, replies: Replies) -> None:
         """Move clients to the clusters that their answers say they belong to."""
@@ -74,17 +92,30 @@ class ClusteredMethod(Method):
         for client, cluster in self.place(federation, newcomers).items():
             self.groups.move(client, cluster)
             federation.tell("join", f"client {client} joined cluster {cluster}", [client])
+        self._held = None
 
     def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
         for client in gone:
             self.groups.leave(client)
+            self.classes.pop(client, None)
             self.held.pop(client, None)
+        self._held = None
 
     def model_of(self, client: ClientId) -> Served:
         """Its cluster's model; a client that has no cluster takes the best of all on its training samples."""
         if client in self.groups.cluster_of:
-            return self.groups.served[self.groups.cluster_of[client]]
+            return self.used_in(self.groups.cluster_of[client])
         return Choice(tuple(self.groups.served.values()))
+
+    def used_in(self, cluster: int) -> Weights:
+        """What a cluster's clients use: where the softmax ran over its classes, it answers with one of these."""
+        served, held = self.groups.served[cluster], self.held_in(cluster)
+        if not held:
+            return served
+        before = self._restricted.get(cluster)
+        if before is None or before[0] is not served or before[1] != held:  # the same object for all of its clients
+            self._restricted[cluster] = before = served, held, without(served, absent_classes(served, held))
+        return before[2]
 
     def clusters(self) -> dict[ClientId, int]:
         return self.groups.cluster_of

@@ -55,7 +55,8 @@ class FedAC(ClusteredMethod):
         self.lost: list[ClientId] = []  # whose last answer did not arrive: they go on from the model held here
 
     def start(self, federation: Federation) -> None:
-        self.common, self.founded = federation.initial_weights(), False  # the mean of all models; whether there are any
+        self.common = self.initial_weights(federation)  # the mean of all models
+        self.founded = False  # whether there are clusters
         self.groups.found(self.common)
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:

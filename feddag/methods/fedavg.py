@@ -5,8 +5,11 @@ from collections.abc import Sequence
 from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies
+from feddag.heads import absent_classes, without
 from feddag.methods.base import Method, MethodSettings
-from feddag.weights import ClientId, Ref, Served, Weights, smoothed
+from feddag.weights import ClientId, Ref, Served, Weights, only, smoothed
+
+HEAD = "head"
 
 
 class FedAvg(Method):
@@ -20,16 +23,18 @@ class FedAvg(Method):
         self.served: Weights = {}
         """What clients use where that is smoothed; empty where it is `weights`."""
         self.updates = 0
+        self._biases: dict[tuple[int, ...], Weights] = {}
 
     def start(self, federation: Federation) -> None:
-        self.weights = federation.initial_weights()
+        self.weights = self.initial_weights(federation)
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
+        self.learn_classes(federation)
         model = federation.put(self.weights)
         replies = federation.ask(Job(client, self.local_work(model)) for client in sampled)
         if (combined := self.combined(replies)) is None:
             return  # nobody answered: keep what we have
-        self.weights = combined
+        self.weights, self._biases = combined, {}
         if smoothing := self._settings.smoothing:
             self.updates += 1
             self.served = smoothed(self.served, combined, smoothing, self.updates)
@@ -47,4 +52,10 @@ class FedAvg(Method):
         return self.served or self.weights
 
     def model_of(self, client: ClientId) -> Served:
-        return self.common()
+        """The common model; where clients' losses knew only their own classes, it answers with one of these."""
+        common, held = self.common(), tuple(self.held_by(client))
+        if not held:
+            return common
+        if held not in self._biases:
+            self._biases[held] = only(without(common, absent_classes(common, held)), (HEAD,))
+        return common, self._biases[held]

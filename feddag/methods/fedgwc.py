@@ -66,7 +66,7 @@ class FedGWC(ClusteredMethod):
         self.velocity: dict[int, Weights] = {}
 
     def start(self, federation: Federation) -> None:
-        self.groups.found(federation.initial_weights(), federation.clients)
+        self.groups.found(self.initial_weights(federation), federation.clients)
 
     def sample(self, federation: Federation) -> list[ClientId]:
         """So many of each cluster, those first that took part least often; who has no cluster yet counts as one."""
@@ -84,9 +84,10 @@ class FedGWC(ClusteredMethod):
         return sorted(sampled)
 
     def local_work(self, client: ClientId, models: Mapping[int, Ref]) -> Step:
-        model = models[self.groups.cluster_of[client]]
+        cluster = self.groups.cluster_of[client]
+        model = models[cluster]
         anchors = (Anchor(model, self._settings.mu),) if self._settings.mu else ()
-        return Train(model, anchors=anchors, losses=True)
+        return Train(model, anchors=anchors, losses=True, held=self.held_in(cluster))
 
     def aggregate(self, cluster: int, answered: Sequence[Reply]) -> Weights:
         mean, own = super().aggregate(cluster, answered), self._settings

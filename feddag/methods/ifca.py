@@ -28,7 +28,7 @@ class IFCA(ClusteredMethod):
 
     def start(self, federation: Federation) -> None:
         for number in range(self._settings.clusters):
-            self.groups.found(federation.initial_weights(f"cluster {number}"))
+            self.groups.found(self.initial_weights(federation, f"cluster {number}"))
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
         self.train(federation, sampled)  # whoever has no cluster yet chooses like everybody else

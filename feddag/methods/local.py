@@ -18,7 +18,7 @@ class Local(Method):
     smooths = True
 
     def start(self, federation: Federation) -> None:
-        self.weights = federation.initial_weights()
+        self.weights = self.initial_weights(federation)
         self.started: dict[ClientId, bool] = {}
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:

@@ -18,7 +18,7 @@ class Oracle(ClusteredMethod):
         self._truth = federation.truth
 
     def start(self, federation: Federation) -> None:
-        first = federation.initial_weights()
+        first = self.initial_weights(federation)
         for group in sorted(set(self._truth.values())):
             self.groups.found(first, [client for client, own in self._truth.items() if own == group])
 
