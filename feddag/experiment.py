@@ -149,9 +149,15 @@ class Experiment(BaseModel):
 
     def __init__(self, /, **values: Any) -> None:
         try:
-            super().__init__(**{name: value for name, value in values.items() if value is not None})
+            super().__init__(**{name: value for name, value in values.items() if not self._is_left_out(name, value)})
         except ValidationError as error:
             raise FeddagError(refusal(error, type(self).model_fields)) from None
+
+    @classmethod
+    def _is_left_out(cls, name: str, value: Any) -> bool:
+        """Whether a field is as if it had not been given: None, and "none" where the field has no such choice."""
+        field = cls.model_fields.get(name)
+        return value is None or (value == "none" and field is not None and field.default is None)
 
     @model_validator(mode="before")
     @classmethod
@@ -232,6 +238,11 @@ class Experiment(BaseModel):
             raise FeddagError(refusal(error, kind.model_fields)) from None
 
     @property
+    def encoders(self) -> int:
+        """How many encoders a model of the method has."""
+        return self.method_class.encoders_for(self.settings)
+
+    @property
     def local(self) -> LocalSettings:
         """How clients train."""
         known = dict(self) | {"balanced": self.settings.balanced, "held": self.settings.softmax == "held"}
@@ -265,7 +276,7 @@ class Experiment(BaseModel):
         'mlp'
         """
         shape = channels_first(sample_shape)
-        return ModelSpec(self.model or default_model(shape), shape, num_classes, self.method_class.encoders)
+        return ModelSpec(self.model or default_model(shape), shape, num_classes, self.encoders)
 
     def resolved(self) -> dict[str, Any]:
         """Every field that has a say in this run, with its value."""

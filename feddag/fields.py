@@ -23,16 +23,14 @@ RENAMED = {  # what fields were called in version 0.1
 def parse_setting(text: str) -> tuple[str, Any]:
     """A `--set key=value` as a name and a typed value; a value that is not TOML is taken as text.
 
-    >>> parse_setting("lr=0.1"), parse_setting("model=lenet5"), parse_setting("steps=none")
-    (('lr', 0.1), ('model', 'lenet5'), ('steps', None))
+    >>> parse_setting("lr=0.1"), parse_setting("model=lenet5")
+    (('lr', 0.1), ('model', 'lenet5'))
     """
     name, equals, value = text.partition("=")
     if len(text.splitlines()) > 1 or len(text) > LARGEST_TOML:
         raise FeddagError(f"--set '{short(one_line(name.strip()))}=...' is not one line of a sane length")
     if not equals or not name.strip():
         raise FeddagError(f"--set '{short(one_line(text))}' is not of the form key=value")
-    if value.strip().lower() == "none":
-        return name.strip(), None
     try:
         return name.strip(), parse_toml(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:

@@ -96,6 +96,11 @@ class Method(Stateful, ABC):
         """What each client holds, where the softmax runs over the classes that are held."""
         self._suspects: dict[ClientId, float] = {}
 
+    @classmethod
+    def encoders_for(cls, settings: MethodSettings) -> int:
+        """How many encoders the model has under these settings."""
+        return cls.encoders
+
     def setup(self, federation: Federation) -> None:
         """Make what is not remembered. Called before `start`, and again before a stopped run goes on."""
 

@@ -15,6 +15,8 @@ PLAIN: dict[str, Any] = {
     "sampling": "all",  # Algorithm 1, lines 3-4
     "balanced": False,
     "smoothing": 0.0,
+    "head": "random",
+    "softmax": "all",
     "warmup_balanced": False,
     "warmup_halves": False,
     "samples_per_class": 0,
@@ -33,6 +35,7 @@ PAPER_SECONDARY = PAPER_GROUPING | {
     "secondary_served": "latest",  # Eq. 15
 }
 PAPER = PAPER_SECONDARY | {
+    "sharing": "encoder",  # §4
     "sources": 2,
     "alignment": "paper",  # Eq. 13-14
     "classifier": "source",  # Eq. 19-20
@@ -46,6 +49,7 @@ RELEASED = PLAIN | {
     "angles": "released",
     "threshold": 0.4,
     "primary_start": "common",  # clients are reset before they are averaged: Eq. 22 is not done
+    "sharing": "encoder",
     "secondary_start": "copy",
     "secondary_beside": "own",
     "secondary_served": "latest",

@@ -57,7 +57,7 @@ def export(
 
 def _network_of(run: Run, model: ServedModel) -> dict[str, Any]:
     shares = model.network.shares if isinstance(model.network, MixtureOfModels) else None
-    return {"model": run.result["model"], "encoders": run.experiment.method_class.encoders, "shares": shares}
+    return {"model": run.result["model"], "encoders": run.experiment.encoders, "shares": shares}
 
 
 def _safetensors(model: ServedModel, about: str) -> bytes:

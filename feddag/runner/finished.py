@@ -188,7 +188,7 @@ class Run:
         name = self.experiment.model or default_model(told.shape)
         if self.experiment.model is None and told.name == "mlp" and len(told.shape) < 3:
             name = told.name  # what vectors and series had in an older version
-        meant = replace(told, name=name, encoders=self.experiment.method_class.encoders)
+        meant = replace(told, name=name, encoders=self.experiment.encoders)
         if told != meant:
             raise FeddagError(
                 f"the checkpoints in '{self.directory}' are of another network than the experiment's model = '{name}'"

@@ -13,7 +13,6 @@ from feddag.server.similarity import RIGHT_ANGLE, counts_of, degrees, largest_co
 
 Alignment = Literal["affinity", "paper", "none"]
 Absent = Literal["rarest", "none"]
-LEAST_GAIN = 0.05  # classes are matched by appearance only if that fits so much better than by name
 
 
 @dataclass(frozen=True)
@@ -121,25 +120,6 @@ def affinity_alignment(signatures: Sequence[Signature], cluster_labels: Labels) 
     same = np.einsum("pcqc->pqc", affinities)
     aligned: NDArray[np.float64] = np.where(holds[:, None] & holds[None], same, across)
     return aligned
-
-
-def matched_classes(signatures: Sequence[Signature], cluster_labels: Labels) -> NDArray[np.int64]:
-    """Clusters x classes: which class of the first cluster each class of a cluster looks like.
-
-    Where clusters label the same things differently (concept shift), classes are matched by how they look. Labels keep
-    their meaning where that fits about as well, and for a class that only one of the two clusters holds.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    affinities, holds = class_affinities(signatures, cluster_labels)
-    matched = np.tile(np.arange(holds.shape[1]), (len(holds), 1))
-    for cluster in range(1, len(holds)):
-        both = np.flatnonzero(holds[cluster] & holds[0])
-        alike = affinities[cluster][:, 0][np.ix_(both, both)]
-        rows, columns = linear_sum_assignment(alike, maximize=True)
-        if alike[rows, columns].sum() > (1 + LEAST_GAIN) * np.trace(alike):
-            matched[cluster, both[rows]] = both[columns]
-    return matched
 
 
 def complement_graph(

@@ -21,6 +21,7 @@ from feddag.errors import FeddagError
 from feddag.federation import Federation, Job, Reply
 from feddag.methods.base import MethodSettings
 from feddag.methods.clustered import ClusteredMethod
+from feddag.methods.feddag.families import Families
 from feddag.methods.feddag.settings import GroupingSettings, SecondarySettings, SharingSettings
 from feddag.methods.feddag.sharing import HEAD, PRIMARY, SECONDARY, AtHome, NoSecondary, sharing
 from feddag.models import DualEncoder
@@ -54,7 +55,7 @@ class FedDAGStar(ClusteredMethod):
     """Grouping only: a single encoder and head per cluster. What the other two forms have in common."""
 
     name = "feddag-star"
-    revision = 3
+    revision = 4
     Settings: ClassVar[type[MethodSettings]] = GroupingSettings
     _settings: GroupingSettings
 
@@ -94,10 +95,12 @@ class FedDAGStar(ClusteredMethod):
         self.second.start(federation, grouping, [signed[client] for client in signed if cluster_of[client] == 0])
         everyone = self.mean_encoders(warmed.values())
         for cluster in range(grouping.clusters_):
-            signed_here = [reply for client, reply in warmed.items() if cluster_of[client] == cluster]
-            self.groups.found(self.first_model(federation, cluster, self.mean_encoders(signed_here), everyone))
+            kin = self.second.kin(cluster)
+            signed_here = [reply for client, reply in warmed.items() if cluster_of[client] in kin]
+            first = self.first_model(federation, kin[0], self.mean_encoders(signed_here), everyone)
+            self.groups.found(self.second.renamed(first, cluster))
         self.groups.cluster_of = cluster_of
-        self.unsigned = federation.initial_weights()
+        self.unsigned = self.initial_weights(federation)
         """What a client uses that has not signed yet."""
 
     def sign(self, federation: Federation, clients: Sequence[ClientId], optional: bool = True) -> dict[ClientId, Reply]:
@@ -141,7 +144,7 @@ class FedDAGStar(ClusteredMethod):
 
     def first_model(self, federation: Federation, cluster: int, members: Weights, everyone: Weights) -> Weights:
         """Eq. 22 for the primary encoder, from warm-ups; the secondary one as `second` says, and a fresh head."""
-        fresh = federation.initial_weights(f"cluster {cluster}")
+        fresh = self.initial_weights(federation, f"cluster {cluster}")
         start = "random" if self.second.diversity else self._settings.primary_start  # A.11: with Eq. 42 at random
         source = {"warm": members, "random": fresh, "common": federation.initial_weights()}[start]
         primary = only(source, (PRIMARY,))
@@ -169,30 +172,37 @@ class FedDAGStar(ClusteredMethod):
         own = {z: federation.put(before[z]) for z in clusters}
         visiting = {z: sent for z in clusters if secondary and (sent := self.second.visiting(before, z)) is not None}
         refs = {z: federation.put(encoder) for z, encoder in visiting.items()}
-        steps = {z: self.steps(own[z], refs.get(z), primary) for z in clusters}
+        steps = {z: self.steps(own[z], refs.get(z), primary, self.held_in(z)) for z in clusters}
         cluster_of = self.groups.cluster_of
         replies = federation.ask(
             Job(client, steps[cluster_of[client]]) for client in clients if steps[cluster_of[client]]
         )
         if primary:
-            for z, answered in replies.by_group(cluster_of):
-                model = before[z] | self.aggregate(z, answered)
+            answers = dict(replies.by_group(cluster_of))
+            trained = {z: before[z] | self.aggregate(z, answered) for z, answered in answers.items()}
+            samples = {z: float(sum(reply.samples for reply in answered)) for z, answered in answers.items()}
+            for z, model in self.second.joined(trained, samples).items():
                 self.groups.update(z, model, self._settings.smoothing, self.second.served(z, model))
         by_source = [(z, answered) for z, answered in replies.by_group(cluster_of) if z in visiting]
         self.groups.trained = self.second.returned(before, by_source, self.groups.trained)
 
-    def steps(self, own: Ref, visiting: Ref | None, primary: bool) -> list[Step]:
+    def steps(self, own: Ref, visiting: Ref | None, primary: bool, held: tuple[int, ...]) -> list[Step]:
         """One exchange: train the own cluster's primary encoder and head (Eq. 17), then a visiting encoder (Eq. 20)."""
         steps: list[Step] = []
         balanced = self._settings.balanced
         if primary:
-            how: dict[str, Any] = {"parts": (PRIMARY, HEAD), "balanced": balanced, "phase": "primary"}
+            how: dict[str, Any] = {"parts": (PRIMARY, HEAD), "balanced": balanced, "phase": "primary", "held": held}
             diversity = self.second.diversity
             steps.append(TrainDiversely(own, **how, diversity=diversity) if diversity else Train(own, **how))
         if visiting is not None:
             beside = None if primary and self.beside_own_training() else own
-            steps.append(Train((beside, visiting), parts=(SECONDARY,), balanced=balanced, phase="secondary"))
+            steps.append(Train((beside, visiting), parts=(SECONDARY,), balanced=balanced, phase="secondary", held=held))
         return steps
+
+    def held_by(self, client: ClientId) -> Sequence[int]:
+        """As its signature tells."""
+        signed = self.membership.signatures.get(client)
+        return () if signed is None else signed["counts"].nonzero().flatten().tolist()
 
     def beside_own_training(self) -> bool:
         """Whether a visiting encoder is trained beside what the client has just trained, or its cluster's model."""
@@ -229,9 +239,12 @@ class FedDAGStar(ClusteredMethod):
             self.membership.place(client, cluster)
             self.second.founded(self.membership.grouping, cluster)
             self.groups.served[cluster] = self.second.served(cluster, self.groups.trained[cluster])
+            for models in (self.groups.trained, self.groups.served):
+                models[cluster] = self.second.from_kin(models, cluster) or models[cluster]
         else:
             self.membership.place(client, cluster)
         self.groups.move(client, cluster)
+        self._held = None
         return cluster
 
     def look_for_drift(self, federation: Federation) -> None:
@@ -266,6 +279,7 @@ class FedDAGStar(ClusteredMethod):
         inherited = self.groups.regroup(cluster_of, sizes)
         text = f"{len(cluster_of)} clients grouped anew: {clusters} clusters became {len(inherited)}"
         federation.tell("regroup", text, cluster_of)
+        self._held = None
         self.second.regrouped(grouping, inherited)
         self.membership.found(grouping, cluster_of)
         self.monitor.forget(list(self.monitor.last))  # losses under other models
@@ -285,7 +299,7 @@ class FedDAGDagger(FedDAGStar):
     """Dual encoders without sharing: the secondary encoder is trained inside its own cluster."""
 
     name = "feddag-dagger"
-    revision = 4
+    revision = 5
     encoders = 2
     Settings = SecondarySettings
     _settings: SecondarySettings
@@ -298,15 +312,22 @@ class FedDAGDagger(FedDAGStar):
 
 
 class FedDAG(FedDAGDagger):
-    """The whole method: dual encoders, and global representation sharing along the complementarity graph."""
+    """The whole method. What clusters share is a field: one model for all that are renamings of each other, or second
+    encoders that visit other clusters along the complementarity graph, as in the paper."""
 
     name = "feddag"
-    revision = 5
+    revision = 6
     Settings = SharingSettings
     _settings: SharingSettings
 
+    @classmethod
+    def encoders_for(cls, settings: MethodSettings) -> int:
+        assert isinstance(settings, SharingSettings)
+        return 2 if settings.sharing == "encoder" else 1
+
     def secondary(self) -> NoSecondary:
-        return sharing(self._settings)
+        how = self._settings.sharing
+        return sharing(self._settings) if how == "encoder" else Families() if how == "renamed" else NoSecondary()
 
     def grouping_options(self) -> dict[str, Any]:
         own = self._settings

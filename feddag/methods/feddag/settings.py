@@ -1,6 +1,7 @@
 """FedDAG's fields: what the paper leaves open, or what it and its released code do differently (docs/fidelity.md)."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -60,6 +61,8 @@ class GroupingSettings(ClusteredSettings):
     )
     balanced: bool = Field(True, description="local batches hold a client's classes in equal parts")
     smoothing: float = Field(0.7, ge=0, lt=1, description="share of the rounds before in the models that clients use")
+    head: Literal["random", "sharp"] = Field("sharp", description="first head: random, or a long direction each class")
+    softmax: Literal["all", "held"] = Field("held", description="classes the loss tells apart: all, or the cluster's")
     # a federation that changes, A.8 and A.9
     drift_every: int = Field(0, ge=0, description="rounds between looks for drifted clients (delta'; 0: never)")
     drift_histogram: float = Field(0.2, gt=0, description="1-Wasserstein distance of class shares that counts as drift")
@@ -122,8 +125,14 @@ class SecondarySettings(GroupingSettings):
 
 
 class SharingSettings(SecondarySettings):
-    """What sharing adds, §4: the whole of `feddag`."""
+    """What sharing adds: the whole of `feddag`. But for `sharing`, its fields are about visiting encoders (§4)."""
 
+    came_later: ClassVar[Mapping[str, Any]] = {**SecondarySettings.came_later, "sharing": "encoder"}
+
+    sharing: Literal["renamed", "encoder", "none"] = Field(
+        "renamed",
+        description="one model for clusters that are renamings of each other, visiting encoders (§4), nothing",
+    )
     secondary_beside: Literal["cluster", "own"] = Field("cluster", description=SECONDARY_BESIDE)
     sources: int = Field(8, ge=0, description="most clusters that a cluster learns from (k)")
     alignment: Alignment = Field("affinity", description="Eq. 13: affinity, paper (as printed) or none (Eq. 12)")
@@ -144,6 +153,15 @@ class SharingSettings(SecondarySettings):
     exchange: Literal["visit", "borrow"] = Field(
         "visit", description="secondary encoders are trained at sources, or are the primary encoders of the sources"
     )
+
+    @model_validator(mode="after")
+    def _encoders_visit(self) -> "SharingSettings":
+        visiting = {*SecondarySettings.__annotations__, *SharingSettings.__annotations__} - {"sharing", "came_later"}
+        fields = type(self).model_fields
+        changed = [name for name in sorted(visiting) if getattr(self, name) != fields[name].default]
+        if changed and self.sharing != "encoder":
+            raise FeddagError(f"{changed[0]} does nothing with sharing = '{self.sharing}': it needs 'encoder'")
+        return self
 
     @model_validator(mode="after")
     def _borrowed_encoders_are_not_trained(self) -> "SharingSettings":

@@ -16,9 +16,10 @@ from feddag.federation import Federation, Reply
 from feddag.methods.feddag.settings import SecondarySettings, SharingSettings
 from feddag.rng import rng
 from feddag.server.aggregate import mean_of
-from feddag.server.complement import complement_graph, matched_classes
+from feddag.server.complement import complement_graph
 from feddag.server.grouping import Grouping
 from feddag.server.membership import Signed
+from feddag.server.naming import matched_classes
 from feddag.server.robust import robust_mean
 from feddag.stateful import Stateful
 from feddag.weights import Weights, only, renamed
@@ -81,6 +82,22 @@ class NoSecondary(Stateful):
     def served(self, cluster: int, model: Weights) -> Weights:
         """What clients use of a cluster's model."""
         return model
+
+    def kin(self, cluster: int) -> list[int]:
+        """The clusters that train one model with this one, itself among them."""
+        return [cluster]
+
+    def renamed(self, model: Weights, cluster: int) -> Weights:
+        """A family's first model under the names of one of its clusters."""
+        return model
+
+    def from_kin(self, models: Mapping[int, Weights], cluster: int) -> Weights | None:
+        """The model that a cluster's kin have, under its names; None if it has no kin."""
+        return None
+
+    def joined(self, models: Models, samples: Mapping[int, float]) -> Models:
+        """What clusters' clients trained in a round, and on how many samples, as the models that they go on with."""
+        return models
 
     def end_round(self, models: Models) -> Models:
         """The models after a round."""
