@@ -37,7 +37,9 @@ def kept(file: str, method: str, seeds: Sequence[int], earlier: bool = False, **
     """The kept results of experiments/<file>.toml, by seed; seeds that were not run are left out."""
     found = {}
     revision = BEFORE.get(method) if earlier else None
-    fields |= {"style": False} if revision else {}
+    if revision:
+        fields |= {"style": False, "head": "random", "softmax": "all"}
+        fields |= {"sharing": "encoder"} if method == "feddag" else {}
     for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
         # The key of an unverified dataset also tells in which form it was found, and here it may not be found at all.
         key = one.key(revision)[:8] if one.dataset != "pacs" else "*"

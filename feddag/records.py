@@ -138,6 +138,10 @@ class Diagnostics(TypedDict, total=False):
     edges: Any
     graph: list[tuple[int, int]]
     """(learner, source) pairs of clusters that learn from each other now."""
+    families: list[int]
+    """For each cluster, the first of those that train one model with it, each under its own names."""
+    names: list[list[int]]
+    """For each cluster, what the first cluster calls each of its classes."""
     by_round: dict[str, dict[str, Any]]
     """Curves: for each figure, by name, rows of round and value."""
     counts: dict[int, Any]

@@ -12,7 +12,7 @@ from feddag.federation import Federation
 PACKAGE = Path(feddag.__file__).parent
 ORDER = [  # the picture of docs/design.md from left to right; each imports only what stands before it
     *("_version", "errors", "files", "system", "rng", "own_code", "packing", "stateful", "records"),
-    *("weights", "encoders", "native", "models", "data", "client", "answers", "federation"),
+    *("weights", "heads", "encoders", "native", "models", "data", "client", "answers", "federation"),
     *("engines", "server", "methods", "testing"),
     *(
         "fields",

@@ -143,6 +143,8 @@ PARTS: dict[str, Callable[[Any], bool]] = {
     "scores": _is_table(2),
     "edges": _is_table(2),
     "graph": _are_pairs,
+    "families": _is_whole(1),
+    "names": _is_whole(2),
     "by_round": _are_curves,
     "counts": _are_counts,
     "class_counts": _is_whole(2),

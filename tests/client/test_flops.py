@@ -156,6 +156,7 @@ def test_a_run_counts_its_training_and_its_scoring() -> None:
 @pytest.mark.parametrize("trainer", ["auto", "torch"])
 def test_feddag_counts_both_phases_and_the_warm_up(trainer: str) -> None:
     fields: dict[str, Any] = {"balanced": False, "trainer": trainer, "batch_size": 8, "warmup_steps": 3}
+    fields |= {"sharing": "encoder"}
     run = feddag.run(feddag.Experiment(method="feddag", finetune=False, **fields, **QUICK))
     passes = 2 * 3 * TRAINED
     frozen = MLP_ENCODER * (2 * TRAINED if native.available() and trainer == "auto" else passes)

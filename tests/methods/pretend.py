@@ -73,6 +73,7 @@ def started(
 TWO = {0: [0, 1], 1: [2, 3], 2: [0, 1], 3: [2, 3]}
 
 PAPER = {"smoothing": 0.0, "classifier": "source", "secondary_start": "random"}
+PAPER |= {"sharing": "encoder", "head": "random", "softmax": "all"}
 
 """What is computed by hand here follows the paper where our defaults do not."""
 

@@ -167,4 +167,4 @@ def test_beside_which_model_the_secondary_encoder_is_trained(name: str, settings
 
 def test_borrowing_has_no_schedule() -> None:
     with pytest.raises(FeddagError, match="schedule = '2:1' does nothing with exchange = 'borrow'"):
-        feddag.Experiment(method="feddag", exchange="borrow", schedule="2:1")
+        feddag.Experiment(method="feddag", sharing="encoder", exchange="borrow", schedule="2:1")

@@ -7,7 +7,6 @@ from feddag.server.complement import (
     affinity_alignment,
     complement_graph,
     demand_and_supply,
-    matched_classes,
     paper_alignment,
 )
 from tests.server.made import direction, made
@@ -114,16 +113,6 @@ def test_a_class_nobody_has_changes_nothing() -> None:
     for alignment in ("affinity", "paper", "none"):
         scores = [complement_graph(items, np.arange(2), 2, alignment).scores for items in (with_it, without)]
         np.testing.assert_allclose(*scores, atol=1e-6)
-
-
-def test_classes_are_matched_by_their_looks_where_names_differ() -> None:
-    looks = {0: direction(0), 1: direction(45), 2: direction(90)}
-    first = made([5, 5, 5], looks)
-    turned = made([5, 5, 5], {2: direction(0), 0: direction(45), 1: direction(90)})
-    fewer = made([5, 5, 0], {0: direction(45), 1: direction(0)})
-    same, other = made([5, 5, 5], {0: direction(5), 1: direction(40), 2: direction(88)}), made([0, 0, 9], {2: looks[0]})
-    found = matched_classes([first, turned, fewer, same, other], np.arange(5))
-    assert found.tolist() == [[0, 1, 2], [1, 2, 0], [1, 0, 2], [0, 1, 2], [0, 1, 2]]
 
 
 def test_a_class_that_is_not_there_may_be_wanted_not_at_all() -> None:

@@ -292,7 +292,7 @@ class FedDAGStar(ClusteredMethod):
 
     def diagnostics(self) -> Diagnostics:
         """The grouping of the founders, what every client says it holds, and who learns from whom now."""
-        return cast("Diagnostics", self.membership.diagnostics() | {"graph": list(self.second.graph)})
+        return cast("Diagnostics", self.membership.diagnostics() | self.second.diagnostics())
 
 
 class FedDAGDagger(FedDAGStar):

@@ -8,6 +8,7 @@ from feddag.client.signature import Signature
 from feddag.federation import Federation
 from feddag.heads import under_names
 from feddag.methods.feddag.sharing import Models, NoSecondary
+from feddag.records import Diagnostics
 from feddag.server.aggregate import mean_of
 from feddag.server.grouping import Grouping
 from feddag.server.membership import Signed
@@ -38,6 +39,9 @@ class Families(NoSecondary):
 
     def regrouped(self, grouping: Grouping, inherited: Mapping[int, Sequence[int]]) -> None:
         self._look(grouping)
+
+    def diagnostics(self) -> Diagnostics:
+        return super().diagnostics() | {"families": list(self.family), "names": [list(row) for row in self.names]}
 
     def kin(self, cluster: int) -> list[int]:
         return [other for other, own in enumerate(self.family) if own == self.family[cluster]]

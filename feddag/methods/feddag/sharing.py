@@ -14,6 +14,7 @@ from torch.nn import functional
 from feddag.client.signature import Signature
 from feddag.federation import Federation, Reply
 from feddag.methods.feddag.settings import SecondarySettings, SharingSettings
+from feddag.records import Diagnostics
 from feddag.rng import rng
 from feddag.server.aggregate import mean_of
 from feddag.server.complement import complement_graph
@@ -82,6 +83,10 @@ class NoSecondary(Stateful):
     def served(self, cluster: int, model: Weights) -> Weights:
         """What clients use of a cluster's model."""
         return model
+
+    def diagnostics(self) -> Diagnostics:
+        """Who shares what with whom now."""
+        return {"graph": list(self.graph)}
 
     def kin(self, cluster: int) -> list[int]:
         """The clusters that train one model with this one, itself among them."""

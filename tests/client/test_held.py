@@ -1,0 +1,114 @@
+"""A loss over the classes that are held, and a head that starts sharp."""
+
+import numpy as np
+import pytest
+import torch
+
+import feddag
+from feddag.client.step import Client
+from feddag.client.train import Anchor, Train
+from feddag.client.trainer import LocalSettings, make_trainer, native_network
+from feddag.errors import FeddagError
+from feddag.heads import OUT_OF_REACH, check_linear, sharpened
+from feddag.models import ModelSpec
+from feddag.weights import Weights
+
+SPEC = ModelSpec("mlp", (6,), 5)
+
+
+def client(held: bool, native: bool, spec: ModelSpec = SPEC) -> tuple[Client, Weights]:
+    draw = np.random.default_rng(0)
+    x, y = torch.from_numpy(draw.normal(size=(40, 6)).astype(np.float32)), torch.from_numpy(draw.integers(0, 2, 40))
+    start = spec.initial_weights(0, "model")
+    trainer = make_trainer(spec, native_network(spec, "auto" if native else "torch", "cpu"))
+    settings = LocalSettings(epochs=3, batch_size=8, lr=0.1, held=held)
+    one = Client(0, x, y, trainer, settings, 5, lambda _: start, None, None, seed=0, moment=(1, 1))
+    one.current = start
+    return one, start
+
+
+def trained_by_hand(start: Weights, batches: list[np.ndarray], one: Client, held: list[int]) -> Weights:
+    """The same SGD on a head that has the held classes' rows only."""
+    model = SPEC.build()
+    model.load_state_dict(start)
+    model.head.weight.data, model.head.bias.data = model.head.weight.data[held], model.head.bias.data[held]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5, weight_decay=1e-4)
+    place = torch.full((5,), -1)
+    place[held] = torch.arange(len(held))
+    for batch in batches:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(one.x[batch]), place[one.y[batch]]).backward()
+        optimizer.step()
+    return {name: value.detach() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("named", [(), (3,)])
+def test_the_loss_knows_only_what_is_held(native: bool, named: tuple[int, ...]) -> None:
+    one, start = client(held=True, native=native)
+    batches = [np.arange(8 * n, 8 * n + 8) for n in range(5)]
+    trained, _ = one.fit(start, batches, held=named)
+    held = sorted({0, 1, *named})
+    expected = trained_by_hand(start, batches, one, held)
+    for name in ("head.weight", "head.bias"):
+        torch.testing.assert_close(trained[name][held], expected[name], rtol=1e-4, atol=1e-5)
+        absent = [row for row in range(5) if row not in held]
+        assert torch.equal(trained[name][absent], start[name][absent])
+    encoder = next(name for name in start if name.startswith("encoder"))
+    torch.testing.assert_close(trained[encoder], expected[encoder], rtol=1e-4, atol=1e-5)
+
+
+def test_all_classes_take_part_unless_asked_otherwise() -> None:
+    one, start = client(held=False, native=True)
+    trained, _ = one.fit(start, [np.arange(8)], held=(3,))
+    assert not torch.isclose(trained["head.bias"], start["head.bias"]).any()
+
+
+def test_a_pull_does_not_bring_back_what_is_left_out() -> None:
+    one, start = client(held=True, native=True)
+    Train(anchors=(Anchor(None, 5.0),)).run(one)
+    assert one.current is not None
+    assert torch.equal(one.current["head.weight"][2:], start["head.weight"][2:])
+    alone, _ = client(held=True, native=True)
+    Train().run(alone)
+    assert not torch.equal(alone.current["head.weight"][:2], one.current["head.weight"][:2])
+
+
+def test_what_a_client_keeps_answers_with_what_it_learnt() -> None:
+    one, _ = client(held=True, native=True)
+    result = Train(keep="own", held=(4,)).run(one)
+    assert one.state["own/head.bias"][[2, 3]].tolist() == [OUT_OF_REACH] * 2
+    assert result.weights is not None and result.weights["head.bias"].min() > OUT_OF_REACH  # what travels is whole
+    assert one.state["own/head.bias"][4] > OUT_OF_REACH
+
+
+def test_a_sharp_head_is_the_same_for_all_and_looks_at_the_first_encoder() -> None:
+    two = ModelSpec("mlp", (6,), 5, encoders=2)
+    one, other = (sharpened(two.initial_weights(seed, "model"), seed=3)["head.weight"] for seed in (0, 1))
+    assert torch.equal(one, other)
+    features = one.shape[1] // 2
+    assert not one[:, features:].any()
+    torch.testing.assert_close(one @ one.T, 16 * torch.eye(5), rtol=0, atol=1e-4)
+
+
+def test_a_head_that_is_not_linear_is_refused() -> None:
+    with pytest.raises(FeddagError, match="linear head"):
+        check_linear({"head.0.weight": torch.zeros(2, 2)})
+
+
+FIELDS = {"dataset": "digits", "partition": "label-skew", "clients": 8, "rounds": 2, "model": "mlp"}
+
+
+def answers(method: str, softmax: str) -> tuple[float, list[set[int]]]:
+    """A run's accuracy, and which classes its clients' models ever answer with."""
+    run = feddag.run(feddag.Experiment(method=method, softmax=softmax, balanced=True, **FIELDS))
+    noise = np.random.default_rng(0).integers(0, 17, (200, 8, 8, 1)).astype(np.uint8)
+    return run.result["accuracy"]["mean"], [set(run.model(client).predict(noise)) for client in range(8)]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "oracle"])
+def test_models_answer_with_what_their_clients_or_clusters_hold(method: str) -> None:
+    accuracy, classes = answers(method, "held")
+    plain, others = answers(method, "all")
+    assert max(map(len, classes)) <= 2 and classes != others  # a client of label skew 0.2 holds two of ten
+    assert accuracy >= plain
