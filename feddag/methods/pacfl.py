@@ -1,0 +1,146 @@
+"""PACFL: clients whose samples span nearly the same directions share a model (Vahidian et al., AAAI 2023).
+
+Every client sends a few principal vectors of its samples once; the server joins clients whose subspaces are at a small
+angle, by hierarchical clustering up to a threshold, and trains FedAvg inside clusters. The threshold, an angle in
+degrees, must be known: it depends on the dataset, and the paper gives no rule for it; or else the number of clusters.
+
+The angle is the paper's (Eq. 2: the smallest principal angle; Eq. 3, a trace: `angle = "sum"`). Taken from the
+released code: 3 vectors of each class of raw samples (the paper decomposes all samples of a client at once: `vectors_of
+= "client"`), linkage and threshold. Its own angle is the smallest between any two of the vectors, whose signs are
+arbitrary and count there; here they do not (`angle = "smallest"`). A newcomer goes to the cluster of the least mean
+angle; the paper builds the whole tree again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+from torch import Tensor
+
+from feddag.client.signature import principal_vectors
+from feddag.client.step import Client, Result, Step
+from feddag.federation import Federation, Reply
+from feddag.methods.base import MethodSettings
+from feddag.methods.clustered import ClusteredSettings
+from feddag.methods.oneshot import OneShot
+from feddag.models import ModelSpec
+from feddag.records import Diagnostics
+from feddag.server.clustering import Linkage, build_tree
+from feddag.weights import ClientId, Weights
+
+Angle = Literal["principal", "smallest", "sum"]
+
+
+@dataclass(frozen=True)
+class PrincipalVectors(Step):
+    """The leading singular vectors of the client's samples, of each class or of all; zeros where there are none."""
+
+    vectors: int
+    by_class: bool
+
+    def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
+        return {"vectors": (model.num_classes if self.by_class else 1, self.vectors, int(np.prod(model.shape)))}
+
+    def problem(self, result: Result) -> str | None:
+        lengths = result.arrays["vectors"].double().norm(dim=2)
+        sound = (lengths < 1e-6) | ((lengths - 1).abs() < 1e-3)
+        return None if bool(sound.all()) else "sent principal vectors that are not of length 1"
+
+    def run(self, client: Client) -> Result:
+        told, labels = client.released().numpy(), client.y.numpy()
+        samples = (client.x.numpy() if client.stored is None else client.stored).reshape(len(labels), -1)
+        table = np.zeros((client.num_classes if self.by_class else 1, self.vectors, samples.shape[1]), np.float32)
+        for row in range(len(table)):
+            chosen = told & (labels == row) if self.by_class else told
+            if chosen.any():
+                found = principal_vectors(samples[chosen].astype(np.float64), self.vectors)[1]
+                table[row, : len(found)] = found
+        return Result(arrays={"vectors": torch.from_numpy(table)})
+
+
+class PACFL(OneShot):
+    """One exchange before the first round, then FedAvg inside clusters."""
+
+    name = "pacfl"
+
+    class Settings(ClusteredSettings):
+        vectors: int = Field(3, ge=1, description="principal vectors (p) of each class, or of the client")
+        vectors_of: Literal["classes", "client"] = Field("classes", description="of each class, or of all samples")
+        angle: Angle = Field("principal", description="between subspaces (Eq. 2); smallest of two vectors; sum (Eq. 3)")
+        linkage: Linkage = Field("weighted", description="of the hierarchical clustering")
+        threshold: float = Field(4.9, ge=0, description="degrees up to which clusters are joined (beta)")
+        clusters: int = Field(0, ge=0, description="how many clusters there are (0: as many as the threshold leaves)")
+
+    _settings: Settings
+
+    def __init__(self, settings: MethodSettings) -> None:
+        super().__init__(settings)
+        self.compared: list[ClientId] = []
+        self.angles = torch.zeros(0)  # of all pairs of them, condensed
+
+    def description(self, federation: Federation) -> Step:
+        return PrincipalVectors(self._settings.vectors, self._settings.vectors_of == "classes")
+
+    def kept(self, reply: Reply) -> Weights:
+        return {"vectors": reply.results[0].arrays["vectors"]}
+
+    def divide(self, federation: Federation, clients: Sequence[ClientId]) -> list[int]:
+        if not clients:
+            return []
+        self.compared = list(clients)
+        pairs = [(one, other) for place, one in enumerate(clients) for other in clients[place + 1 :]]
+        self.angles = torch.tensor([self.angle(one, other) for one, other in pairs])
+        tree, wanted = build_tree(self.angles.numpy(), self._settings.linkage), self._settings.clusters
+        if not wanted:
+            return [int(label) for label in tree.cut(self._settings.threshold)]
+        heights = [-1.0, *sorted(tree.heights)]
+        return [int(label) for label in tree.cut(heights[max(0, len(clients) - wanted)])]
+
+    def angle(self, one: ClientId, other: ClientId) -> float:
+        """Between two clients, in degrees."""
+        return angle_between(self.held[one]["vectors"], self.held[other]["vectors"], self._settings.angle)
+
+    def distances_to_clusters(self, client: ClientId, known: Sequence[ClientId]) -> dict[int, float]:
+        far: dict[int, list[float]] = {}
+        for other in known:
+            far.setdefault(self.groups.cluster_of[other], []).append(self.angle(client, other))
+        return {cluster: float(np.mean(angles)) for cluster, angles in far.items()}
+
+    def diagnostics(self) -> Diagnostics:
+        if len(self.compared) < 2:
+            return {}
+        told: Diagnostics = {"clients": self.compared, "distances": self.angles.numpy(), "rule": "given"}
+        told["merges"] = build_tree(self.angles.numpy(), self._settings.linkage).merges
+        return told if self._settings.clusters else told | {"threshold": self._settings.threshold}
+
+
+def angle_between(one: Tensor, other: Tensor, angle: Angle) -> float:
+    """The angle in degrees between two clients' vectors, classes x p x features; 90 where one of them has none.
+
+    >>> x, y, z = torch.eye(3)
+    >>> slanted = (x + y) / 2**0.5
+    >>> [round(angle_between(torch.stack([x, y])[None], torch.stack([slanted, z])[None], k)) for k in Angle.__args__]
+    [0, 45, 135]
+    """
+    rows, columns = (_held(vectors) for vectors in (one, other))
+    if not len(rows) or not len(columns):
+        return 90.0
+    if angle == "principal":  # of the subspaces: the singular values of Q1' Q2 are the cosines of principal angles
+        bases = [np.linalg.qr(vectors.T)[0] for vectors in (rows, columns)]
+        return _degrees(float(np.linalg.svd(bases[0].T @ bases[1], compute_uv=False)[0]))
+    cosines = np.abs(rows @ columns.T)
+    return _degrees(float(cosines.max())) if angle == "smallest" else sum(map(_degrees, np.diagonal(cosines)))
+
+
+def _held(vectors: Tensor) -> NDArray[np.float64]:
+    flat = vectors.flatten(0, 1).numpy().astype(np.float64)
+    held: NDArray[np.float64] = flat[np.linalg.norm(flat, axis=1) > 0.5]
+    return held
+
+
+def _degrees(cosine: float) -> float:
+    return float(np.degrees(np.arccos(min(cosine, 1.0))))
