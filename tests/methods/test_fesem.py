@@ -35,7 +35,7 @@ def started(**settings: Any) -> Any:
 
 
 def test_the_first_centres_are_the_means_of_k_means() -> None:
-    engine, federation, fesem = started()
+    _, federation, fesem = started()
     first = fesem.groups.trained[0]
     assert fesem.sample(federation) == list(range(6)) and isinstance(fesem.model_of(0), Choice)
     one_round(federation, fesem)
@@ -121,7 +121,7 @@ def test_silence_an_empty_centre_and_a_newcomer() -> None:
 
 
 def test_the_local_work_is_pfedmes_and_the_personal_model_is_near_the_envelopes_minimum() -> None:
-    """Full batches and many inner steps: theta is where scipy finds the minimum of loss + lambda / 2 ||theta - w||^2."""
+    """With many inner steps theta is where SciPy finds the minimum of loss + lambda / 2 ||theta - omega||^2."""
     draw = np.random.default_rng(0)
     x, y = draw.normal(size=(40, 3)), draw.integers(0, 2, 40)
     spec = linear_spec(3)

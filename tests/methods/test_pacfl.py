@@ -49,7 +49,7 @@ def test_the_principal_angle_is_scipys(seed: int) -> None:
 
 
 def test_vectors_of_several_classes_span_one_subspace() -> None:
-    """They are not at right angles to each other: the released code's smallest angle of two is not the principal one."""
+    """They are not at right angles to each other: the smallest angle of two, as released, is not the principal one."""
     draw = np.random.default_rng(0)
     one, other = (draw.normal(size=(2, 2, 9)) for _ in range(2))
     one, other = (table / np.linalg.norm(table, axis=2, keepdims=True) for table in (one, other))
