@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -12,7 +11,6 @@ import feddag
 from feddag import testing
 from feddag.client.evaluate import Choose
 from feddag.client.train import Anchor, Train
-from feddag.methods.cfl import bipartition
 from feddag.models import ModelSpec
 from feddag.testing import FakeEngine, moved, one_round
 from feddag.weights import Choice, Own, Ref
@@ -55,16 +53,15 @@ def test_sampling_and_smoothing_inside_clusters() -> None:
 
 def test_a_newcomer_joins_the_cluster_whose_model_suits_it() -> None:
     engine = FakeEngine(SAMPLES, choices={4: 1})
-    federation, oracle = started("cfl", engine, eps1=1e9, eps2=1e-9, first_split=0)
-    one_round(federation, oracle)
-    assert len(oracle.groups.trained) == 2
+    federation, ifca = started("ifca", engine, clusters=2)
+    one_round(federation, ifca)
     engine.samples |= {4: 10}
-    oracle.join(federation, [4])
-    assert oracle.clusters()[4] == 1
+    ifca.join(federation, [4])
+    assert ifca.clusters()[4] == 1
     [event] = [event for event in federation.events() if event.kind == "join"]
     assert event.clients == (4,)
-    oracle.leave(federation, [4])
-    assert isinstance(oracle.model_of(4), Choice)
+    ifca.leave(federation, [4])
+    assert isinstance(ifca.model_of(4), Choice)
 
 
 def test_a_newcomer_that_does_not_answer_has_the_best_of_all_models() -> None:
@@ -102,56 +99,6 @@ def test_ifca_chooses_by_training_loss_and_counts_what_choosing_costs() -> None:
     scored, trained = run.result["samples_scored"], run.result["sample_passes"]
     assert scored == 3 * trained  # three models on every sample, and one epoch of training
     assert feddag.run(feddag.Experiment(method="fedavg", **QUICK)).result["samples_scored"] == 0
-
-
-# CFL ------------------------------------------------------------------------------------------------------------------
-
-
-def congruent_or_not(engine: FakeEngine, client: int, step: Train, current: Any) -> Any:
-    """Clients 0-2 pull one way, the others as far the other way; 5 a little apart from its own."""
-    start = engine.resolve(client, step.model, current)
-    names = sorted(start)
-    sign = 1.0 if client < 3 else -1.0
-    pulled = {name: value + sign * (name == names[0]) for name, value in start.items()}
-    if client == 5:
-        pulled[names[1]] = pulled[names[1]] + 0.5
-    return feddag.client.step.Result(weights=pulled)
-
-
-def test_cfl_splits_what_pulls_apart_and_its_second_split_names_the_right_clients() -> None:
-    engine = FakeEngine(dict.fromkeys(range(6), 10), answers={Train: congruent_or_not})
-    federation, cfl = started("cfl", engine, eps1=1e3, eps2=1.0, first_split=1)
-    one_round(federation, cfl)
-    assert set(cfl.clusters().values()) == {0}  # not before the first split is allowed
-    one_round(federation, cfl)
-    assert cfl.clusters() == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, 5: 1}
-    assert [event.kind for event in federation.events()] == ["split"]
-    one_round(federation, cfl)  # cluster 1 splits again: its clients are 3, 4 and 5, not positions 0, 1 and 2
-    assert len({cfl.clusters()[client] for client in (3, 4)}) == 1 != len(set(cfl.clusters().values()))
-    assert cfl.clusters()[5] not in (cfl.clusters()[3], cfl.clusters()[0])
-    assert set(cfl.clusters()) == set(range(6))
-
-
-def test_cfl_keeps_congruent_clients_together_and_waits_for_a_standstill() -> None:
-    engine = FakeEngine(dict.fromkeys(range(6), 10), answers={Train: congruent_or_not})
-    federation, cfl = started("cfl", engine, eps1=1e-3, eps2=1.0, first_split=0)
-    assert cfl.is_due(1, torch.tensor([[2.0, 0.0], [-2.0, 0.0], [0.0, 0.0]]))
-    assert not cfl.is_due(1, torch.tensor([[2.0, 0.0], [2.0, 0.0], [2.0, 0.0]]))  # they still move, and together
-    assert not cfl.is_due(1, torch.tensor([[0.2, 0.0], [-0.2, 0.0], [0.0, 0.0]]))  # nobody pulls
-    assert not cfl.is_due(1, torch.tensor([[2.0, 0.0], [-2.0, 0.0]]))  # two are too few
-    engine.silent = {1}
-    cfl._settings = cfl.Settings(eps1=1e3, eps2=1.0, first_split=0)
-    one_round(federation, cfl)
-    assert 1 not in cfl.clusters() and len(cfl.clusters()) == 5  # it gave no update to be sorted by
-    engine.silent = set()
-    one_round(federation, cfl)
-    assert 1 in cfl.clusters()
-
-
-@pytest.mark.parametrize("angles", [(0, 10, 180, 190), (5, 170, 0, 200)])
-def test_the_parts_of_a_split_keep_the_most_alike_together(angles: tuple[int, ...]) -> None:
-    turned = torch.tensor([[np.cos(np.radians(a)), np.sin(np.radians(a))] for a in angles])
-    assert bipartition(turned) == [int(90 < angle < 270) for angle in angles]
 
 
 # Ditto ----------------------------------------------------------------------------------------------------------------

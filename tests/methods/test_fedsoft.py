@@ -98,11 +98,11 @@ def test_local_work_and_means_by_hand() -> None:
 
 def test_proportions_are_asked_anew_every_second_round() -> None:
     engine, federation, fedsoft = started()
-    engine.answers[Importance] = told(dict.fromkeys(FOUR, [0.2, 0.8]))
+    engine.answers[Importance] = told({client: [0.2, 0.8] for client in FOUR})
     one_round(federation, fedsoft)
     assert fedsoft.shares[0] == [1.0, 1e-4]
     one_round(federation, fedsoft)
-    assert fedsoft.shares == dict.fromkeys(FOUR, [0.2, 0.8]) and set(fedsoft.clusters().values()) == {1}
+    assert fedsoft.shares == {client: [0.2, 0.8] for client in FOUR} and set(fedsoft.clusters().values()) == {1}
 
 
 def test_silence_newcomers_and_an_answer_that_was_lost() -> None:
