@@ -123,7 +123,20 @@ def test_ditto_by_hand() -> None:
 
 QUICK = {"clients": 6, "groups": 3, "rounds": 4, "epochs": 1, "participation": 0.5, "workers": 1}
 SPLITTING = {"eps1": 100.0, "eps2": 0.01, "first_split": 1}
-RIVALS: Mapping[str, dict[str, Any]] = {"ifca": {}, "cfl": SPLITTING, "ditto": {"smoothing": 0.5, "balanced": True}}
+RIVALS: Mapping[str, dict[str, Any]] = {
+    "ifca": {},
+    "ifca, warm": {"method": "ifca", "start": "warm", "warm_rounds": 1, "forced_rounds": 2},
+    "cfl": SPLITTING,
+    "cfl-gp": {"clusters": 3, "balanced": True},
+    "cgpfl": {"smoothing": 0.5},
+    "ditto": {"smoothing": 0.5, "balanced": True},
+    "fedgroup": {"pretrained": 1},
+    "fedrc": {"clusters": 2, "smoothing": 0.5},
+    "fedsoft": {"smoothing": 0.5, "balanced": True},
+    "fesem": {"sampling": "clusters"},
+    "fl-hc": {"rounds_before": 1, "sampling": "clusters"},
+    "pacfl": {"clusters": 3, "sampling": "clusters"},
+}
 
 
 def same(one: feddag.Run, other: feddag.Run) -> None:
@@ -142,7 +155,7 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(name: str, tmp_path: Path) ->
         if record["round"] == 2:
             raise Stop
 
-    experiment = feddag.Experiment(method=name, holdout=0.2, **QUICK, **RIVALS[name])
+    experiment = feddag.Experiment(**{"method": name, "holdout": 0.2} | QUICK | RIVALS[name])
     whole = feddag.run(experiment)
     with pytest.raises(Stop):
         feddag.run(experiment, tmp_path / "r", observer=stop)
@@ -155,7 +168,7 @@ def test_a_stopped_run_goes_on_as_if_never_stopped(name: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", RIVALS)
 def test_the_same_bytes_on_flowers_engine(name: str, tmp_path: Path, monkeypatch) -> None:
-    experiment = feddag.Experiment(method=name, **QUICK, **RIVALS[name])
+    experiment = feddag.Experiment(**{"method": name} | QUICK | RIVALS[name])
     there = run_on_nodes(experiment, tmp_path, monkeypatch)
     here = feddag.run(experiment)
     same(here, there)
