@@ -39,7 +39,7 @@ class CFL(ClusteredMethod):
         first_split: int = Field(20, ge=0, description="rounds before the first split")
         linkage: Literal["complete", "single"] = Field("complete", description="of the two parts (single: the paper)")
 
-        came_later: ClassVar[Mapping[str, Any]] = {"linkage": "complete"}
+        came_later: ClassVar[Mapping[str, Any]] = {**ClusteredSettings.came_later, "linkage": "complete"}
 
     _settings: Settings
 

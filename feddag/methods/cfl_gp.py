@@ -54,7 +54,7 @@ class CFLGP(ClusteredMethod):
         self._due = False
 
     def start(self, federation: Federation) -> None:
-        self.groups.found(federation.initial_weights(), federation.clients)
+        self.groups.found(self.initial_weights(federation), federation.clients)
 
     def sample(self, federation: Federation) -> list[ClientId]:
         """Everybody until there is something to group by."""
@@ -66,7 +66,8 @@ class CFLGP(ClusteredMethod):
         super().round(federation, sampled)
 
     def local_work(self, client: ClientId, models: Mapping[int, Ref]) -> Sequence[Step]:
-        train = Train(models[self.groups.cluster_of[client]])
+        cluster = self.groups.cluster_of[client]
+        train = Train(models[cluster], held=self.held_in(cluster))
         return [self.gradient_step(models[CRITERION]), train] if self._due else [train]
 
     def gradient_step(self, criterion: Ref) -> Train:

@@ -20,6 +20,7 @@ from feddag.client.step import Client, Result, Step
 from feddag.client.train import balanced_batches, draw_batches
 from feddag.client.trainer import Pull
 from feddag.federation import Reply
+from feddag.heads import without
 from feddag.methods.base import MethodSettings
 from feddag.methods.fesem import CentreSettings, FeSEM
 from feddag.server.aggregate import momentum_step
@@ -35,6 +36,7 @@ class FollowPersonal(Step):
     model: Ref
     pull: float
     personal_steps: int
+    held: tuple[int, ...] = ()
     smoothing: float = 0.0
 
     def sends(self) -> bool:
@@ -52,10 +54,11 @@ class FollowPersonal(Step):
         theta, step = omega, min(1.0, settings.lr * self.pull)  # beyond 1 omega would run past theta
         losses = []
         for batch in batches:
-            theta, loss = client.fit(theta, [batch] * self.personal_steps, pulls=[Pull(omega, self.pull)])
+            near = [Pull(omega, self.pull)]
+            theta, loss = client.fit(theta, [batch] * self.personal_steps, pulls=near, held=self.held)
             omega = follow(omega, theta, step)
             losses.append(float(loss.mean()))
-        client.keep(PERSONAL, theta, self.smoothing)
+        client.keep(PERSONAL, without(theta, client.absent(settings, self.held)), self.smoothing)
         passes = self.personal_steps * sum(map(len, batches))
         return Result(weights=omega, numbers={"loss": float(np.mean(losses))}, samples=passes)
 
@@ -88,9 +91,9 @@ class CGPFL(FeSEM):
     Settings: ClassVar[type[MethodSettings]] = CGPFLSettings
     _settings: CGPFLSettings
 
-    def work(self, model: Ref) -> Step:
+    def work(self, model: Ref, cluster: int) -> Step:
         own = self._settings
-        return FollowPersonal(model, own.pull, own.personal_steps, own.smoothing)
+        return FollowPersonal(model, own.pull, own.personal_steps, self.held_in(cluster), own.smoothing)
 
     def aggregate(self, cluster: int, answered: Sequence[Reply]) -> Weights:
         mean, before = super().aggregate(cluster, answered), self.groups.trained[cluster]
@@ -99,4 +102,4 @@ class CGPFL(FeSEM):
     def model_of(self, client: ClientId) -> Served:
         if client not in self.groups.cluster_of:
             return super().model_of(client)
-        return (self.groups.served[self.groups.cluster_of[client]], used(PERSONAL, self._settings.smoothing))
+        return (self.used_in(self.groups.cluster_of[client]), used(PERSONAL, self._settings.smoothing))

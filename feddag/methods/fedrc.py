@@ -82,23 +82,26 @@ class FedRC(ClusteredMethod):
 
     def start(self, federation: Federation) -> None:
         for number in range(self._settings.clusters):
-            self.groups.found(federation.initial_weights(f"cluster {number}"))
-        self.classes = len(self.groups.trained[0]["head.bias"])
+            self.groups.found(self.initial_weights(federation, f"cluster {number}"))
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
         self.train(federation, sampled)  # whoever has no shares yet begins with equal ones
 
     def train(self, federation: Federation, clients: Sequence[ClientId]) -> None:
+        self.learn_classes(federation)
         models = {number: federation.put(weights) for number, weights in self.groups.trained.items()}
         replies = federation.ask(Job(client, self.local_work(client, models)) for client in clients)
         self.assign(replies)
         if len(replies):
             for number in models:
                 self.m_step(number, list(replies))
+        self._held = None  # clients may have moved
 
     def local_work(self, client: ClientId, models: Mapping[int, Ref]) -> Sequence[Step]:
-        train = [Train(model, sample_weights=f"share {number}") for number, model in models.items()]
-        return [self.e_step(client, models), *train]
+        steps: list[Step] = [self.e_step(client, models)]
+        for number, model in models.items():
+            steps.append(Train(model, sample_weights=f"share {number}", held=self.held_in(number)))
+        return steps
 
     def e_step(self, client: ClientId, models: Mapping[int, Ref]) -> Share:
         equal = [1 / len(models)] * len(models)
@@ -106,7 +109,8 @@ class FedRC(ClusteredMethod):
 
     def label_shares(self) -> Tensor:
         """C: how frequent each label is in each cluster, over what every client last told."""
-        total = torch.zeros(len(self.groups.trained), self.classes, dtype=torch.float64)
+        classes = len(self.groups.trained[0]["head.bias"])
+        total = torch.zeros(len(self.groups.trained), classes, dtype=torch.float64)
         for client in sorted(self.labels):
             total = total + self.labels[client]
         total = total.clamp(min=RAREST)
@@ -146,4 +150,4 @@ class FedRC(ClusteredMethod):
     def model_of(self, client: ClientId) -> Served:
         if self._settings.hard or client not in self.shares:
             return super().model_of(client)
-        return Mixture(tuple(self.groups.served.values()), tuple(self.shares[client]))
+        return Mixture(tuple(map(self.used_in, self.groups.served)), tuple(self.shares[client]))

@@ -19,11 +19,13 @@ from pydantic import Field
 
 from feddag.client.step import Client, Result, Step
 from feddag.client.train import Anchor, Train
-from feddag.federation import Federation, Job
+from feddag.federation import Federation, Job, Reply
+from feddag.heads import absent_classes, with_rows_of
 from feddag.methods.base import MethodSettings
 from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
 from feddag.models import ModelSpec
-from feddag.weights import ClientId, Own, Ref, Served, used
+from feddag.server.robust import robust_mean
+from feddag.weights import ClientId, Own, Ref, Served, Weights, used
 
 PERSONAL = "personal"
 
@@ -70,7 +72,7 @@ class FedSoft(ClusteredMethod):
 
     def start(self, federation: Federation) -> None:
         for number in range(self._settings.clusters):
-            self.groups.found(federation.initial_weights(f"cluster {number}"))
+            self.groups.found(self.initial_weights(federation, f"cluster {number}"))
         self.estimate(federation, federation.clients)
 
     def estimate(self, federation: Federation, clients: Sequence[ClientId]) -> list[ClientId]:
@@ -83,6 +85,7 @@ class FedSoft(ClusteredMethod):
             self.shares[reply.client] = told.clamp(min=self._settings.least_share).tolist()
             self.sizes[reply.client] = reply.samples
             self.groups.move(reply.client, int(told.argmax()))
+        self._held = None  # clients may have moved
         return [reply.client for reply in replies]
 
     def drawn(self, federation: Federation) -> dict[int, list[ClientId]]:
@@ -103,17 +106,25 @@ class FedSoft(ClusteredMethod):
         return sorted({client for clients in self.drawn(federation).values() for client in clients})
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
+        self.learn_classes(federation)
         models = {number: federation.put(weights) for number, weights in self.groups.trained.items()}
         drawn = self.drawn(federation)  # the same as in `sample`: it hangs on the round alone
         asked = [client for client in sampled if client in self.shares]
         replies = federation.ask(Job(client, self.local_work(client, models)) for client in asked)
         self.lost = sorted(({*self.lost} | {*asked}) - {reply.client for reply in replies})
         for number, clients in drawn.items():
-            if answered := [reply for reply in replies if reply.client in clients]:
-                mean = self.mean(answered, self.groups.trained[number], by_samples=False)
+            if sent := [self.as_sent(reply, number) for reply in replies if reply.client in clients]:
+                mean = robust_mean(sent, [1] * len(sent), self.groups.trained[number], self._settings.robust)
                 self.groups.update(number, mean, self._settings.smoothing)
         if federation.round % self._settings.estimate_every == 0 or not self.shares:
             self.estimate(federation, federation.clients)
+
+    def as_sent(self, reply: Reply, number: int) -> Weights:
+        """A client's model for a centre's mean. Of classes that its own softmax does not know it has nothing to say."""
+        centre, weights = self.groups.trained[number], reply.weights
+        if self._settings.softmax == "all":
+            return weights
+        return with_rows_of(weights, centre, absent_classes(weights, self.held_by(reply.client)))
 
     def local_work(self, client: ClientId, models: Mapping[int, Ref]) -> Step:
         """Loss + lambda / 2 * sum of u_s ||w - c_s||^2, from the client's own w."""
@@ -136,4 +147,4 @@ class FedSoft(ClusteredMethod):
         """Its own; its main cluster's centre where it has none."""
         if client not in self.shares or client in self.lost:
             return super().model_of(client)
-        return (self.groups.served[self.groups.cluster_of[client]], used(PERSONAL, self._settings.smoothing))
+        return (self.used_in(self.groups.cluster_of[client]), used(PERSONAL, self._settings.smoothing))

@@ -24,6 +24,8 @@ from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
 from feddag.server.clustering import relabel
 from feddag.weights import ClientId, Ref, Weights, flat, mean_of, only
 
+NO_CENTRE = -1
+
 
 class CentreSettings(ClusteredSettings):
     """How many centres there are, and how models are compared with them."""
@@ -44,17 +46,18 @@ class FeSEM(ClusteredMethod):
         self.founded = False
 
     def start(self, federation: Federation) -> None:
-        self.groups.found(federation.initial_weights())
+        self.groups.found(self.initial_weights(federation))
 
     def sample(self, federation: Federation) -> list[ClientId]:
         """Everybody until there are centres."""
         return super().sample(federation) if self.founded else list(federation.clients)
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
-        before, common = dict(self.groups.trained), self.common(federation)
-        models = {cluster: federation.put(weights) for cluster, weights in before.items()}
-        starts = {client: models.get(self.groups.cluster_of.get(client, -1), common) for client in sampled}
-        replies = federation.ask(Job(client, self.work(model)) for client, model in starts.items())
+        self.learn_classes(federation)
+        models = {cluster: federation.put(weights) for cluster, weights in self.groups.trained.items()}
+        models[NO_CENTRE] = self.common(federation)
+        at = {client: self.groups.cluster_of.get(client, NO_CENTRE) for client in sampled}
+        replies = federation.ask(Job(client, self.work(models[at[client]], at[client])) for client in sampled)
         if not len(replies):
             return
         if self.founded:
@@ -63,10 +66,11 @@ class FeSEM(ClusteredMethod):
             self.found(federation, replies)
         for cluster, answered in replies.by_group(self.groups.cluster_of):
             self.groups.update(cluster, self.aggregate(cluster, answered), self._settings.smoothing)
+        self._held = None  # clients have moved
 
-    def work(self, model: Ref) -> Step:
-        """What a client does with a centre."""
-        return Train(model)
+    def work(self, model: Ref, cluster: int) -> Step:
+        """What a client does with the model of its centre, or with the mean of all where it has none."""
+        return Train(model, held=self.held_in(cluster))
 
     def aggregate(self, cluster: int, answered: Sequence[Reply]) -> Weights:
         """The M-step: all clients count the same."""
@@ -105,6 +109,6 @@ class FeSEM(ClusteredMethod):
         return flat(only(weights, ("head",) if self._settings.compared == "head" else ())).double()
 
     def place(self, federation: Federation, newcomers: Sequence[ClientId]) -> dict[ClientId, int]:
-        work = self.work(self.common(federation))
+        work = self.work(self.common(federation), NO_CENTRE)
         replies = federation.ask((Job(client, work) for client in newcomers), optional=True)
         return {reply.client: self.nearest(reply.weights) for reply in replies}

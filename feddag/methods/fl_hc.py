@@ -56,7 +56,7 @@ class FLHC(ClusteredMethod):
         self.apart = torch.zeros(0)
 
     def start(self, federation: Federation) -> None:
-        self.groups.found(federation.initial_weights(), federation.clients)
+        self.groups.found(self.initial_weights(federation), federation.clients)
 
     def is_due(self, federation: Federation) -> bool:
         """Whether clients are to be grouped in this round."""

@@ -16,7 +16,7 @@ class OneShot(ClusteredMethod):
     """
 
     def start(self, federation: Federation) -> None:
-        self.first = federation.initial_weights()
+        self.first = self.initial_weights(federation)
         clients = self.ask_description(federation, self.founders(federation))
         labels = self.divide(federation, clients)
         for number in sorted({*labels}):

@@ -33,13 +33,13 @@ class RealClients(FakeEngine):
     def __init__(
         self,
         spec: ModelSpec,
-        held: Mapping[ClientId, Samples],
+        having: Mapping[ClientId, Samples],
         test: Mapping[ClientId, Samples] | None = None,
         **settings: Any,
     ) -> None:
-        super().__init__({client: len(y) for client, (_, y) in held.items()})
-        self.held = {client: _tensors(samples) for client, samples in held.items()}
-        self.test = {client: _tensors(samples) for client, samples in (test or held).items()}
+        super().__init__({client: len(y) for client, (_, y) in having.items()})
+        self.having = {client: _tensors(samples) for client, samples in having.items()}
+        self.test = {client: _tensors(samples) for client, samples in (test or having).items()}
         self.settings = LocalSettings(**({"epochs": 1, "batch_size": 10**6, "momentum": 0.0} | settings))
         self.classes, self.trainer = spec.num_classes, TorchTrainer(spec)
 
@@ -54,7 +54,7 @@ class RealClients(FakeEngine):
         return replies, {job.client: "silent" for job in jobs if job.client in self.silent}
 
     def client(self, number: ClientId, moment: tuple[int, int] = (1, 1)) -> Client:
-        (x, y), (test_x, test_y) = self.held[number], self.test[number]
+        (x, y), (test_x, test_y) = self.having[number], self.test[number]
         return Client(
             **{"id": number, "x": x, "y": y, "trainer": self.trainer, "num_classes": self.classes, "seed": 0},
             moment=moment,

@@ -147,6 +147,20 @@ def test_a_pull_towards_two_centres_leads_between_them() -> None:
         assert weights["head.weight"].flatten().tolist() == pytest.approx([4.0, 4.0], abs=1e-3)
 
 
+def test_a_client_says_nothing_about_classes_that_its_softmax_does_not_know() -> None:
+    """Its own model never answers with them, and a centre must not learn that from it."""
+    draw = np.random.default_rng(0)
+    held = {client: (draw.normal(size=(20, 2)), draw.integers(client, client + 2, 20)) for client in (0, 1)}
+    spec = linear_spec(2, 3)
+    engine = RealClients(spec, held, lr=0.1, held=True)
+    federation, fedsoft = testing.started("fedsoft", engine, spec, softmax="held", per_cluster=2)
+    for _ in range(3):
+        one_round(federation, fedsoft)
+    assert fedsoft.classes == {0: [0, 1], 1: [1, 2]}
+    assert engine.resolve(0, Own("personal"), {})["head.bias"][2] == -1000
+    assert all(weights["head.bias"].abs().max() < 2 for weights in fedsoft.groups.trained.values())
+
+
 def test_on_digits() -> None:
     run = feddag.run(feddag.Experiment(method="fedsoft", balanced=True, smoothing=0.5, **QUICK))
     assert run.result["answers_missing"] == 0 and set(run.result["bytes_by_phase"]["up"]) == {"estimate", "train"}
