@@ -26,6 +26,7 @@ from feddag.methods.base import MethodSettings
 from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
 from feddag.records import Diagnostics
 from feddag.server.clustering import relabel
+from feddag.server.directions import matched, projected
 from feddag.weights import ClientId, Ref, Weights, flat
 
 CRITERION = 0  # the cluster whose model gradients are taken at
@@ -140,32 +141,3 @@ class CFLGP(ClusteredMethod):
         one, other = np.triu_indices(len(clients), 1)
         apart = np.linalg.norm(points[one] - points[other], axis=1)
         return {"clients": clients, "distances": apart.astype(np.float32)}
-
-
-def projected(gradients: NDArray[np.float64], dimensions: int) -> NDArray[np.float64]:
-    """Gradients (rows) in the coordinates of the leading left singular vectors of all of them as columns.
-
-    By the Gram matrix, which is clients x clients: for G = U S V', U'G = S V'.
-
-    >>> projected(np.array([[3.0, 4.0, 0.0], [6.0, 8.0, 0.0]]), 1).__abs__().round(6).tolist()
-    [[5.0], [10.0]]
-    """
-    values, vectors = np.linalg.eigh(gradients @ gradients.T)
-    leading: NDArray[np.float64] = (vectors * np.sqrt(np.maximum(values, 0)))[:, ::-1][:, :dimensions]
-    return leading
-
-
-def matched(labels: Sequence[int], old: Sequence[int], numbers: int) -> list[int]:
-    """New labels under the numbers of the old ones, each used once, so that as many clients as possible keep theirs.
-
-    >>> matched([0, 0, 1, 1, 2], [1, 1, 0, 0, 0], 3)
-    [1, 1, 0, 0, 2]
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    overlap = np.zeros((max(labels) + 1, numbers))
-    for new, was in zip(labels, old, strict=True):
-        overlap[new, was] += 1
-    rows, columns = linear_sum_assignment(-overlap)
-    name = dict(zip(rows.tolist(), columns.tolist(), strict=True))
-    return [name[label] for label in labels]

@@ -8,12 +8,15 @@ change (`adapt`) and where a newcomer belongs (`place`).
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from feddag.client.evaluate import Choose
 from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies, Reply
 from feddag.heads import absent_classes, without
 from feddag.methods.base import Method, MethodSettings
+from feddag.records import Diagnostics
 from feddag.server.clusters import Clusters
 from feddag.weights import Choice, ClientId, Ref, Served, Weights
 
@@ -119,6 +122,21 @@ class ClusteredMethod(Method):
 
     def clusters(self) -> dict[ClientId, int]:
         return self.groups.cluster_of
+
+
+def compared_by_shares(shares: Mapping[ClientId, Sequence[float]]) -> Diagnostics:
+    """For a report, where clients belong to clusters by shares: the share in which two of them differ.
+
+    >>> compared_by_shares({0: [1.0, 0.0], 2: [0.25, 0.75]})["distances"].tolist()
+    [0.75]
+    """
+    clients = sorted(shares)
+    if len(clients) < 2:
+        return {}
+    table = np.array([shares[client] for client in clients])
+    one, other = np.triu_indices(len(clients), 1)
+    apart = np.abs(table[one] - table[other]).sum(1) / 2
+    return {"clients": clients, "distances": apart.astype(np.float32)}
 
 
 def chosen(reply: Reply) -> int:

@@ -15,7 +15,6 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -27,6 +26,7 @@ from feddag.methods.clustered import ClusteredSettings
 from feddag.methods.oneshot import OneShot
 from feddag.records import Diagnostics
 from feddag.server.clustering import relabel
+from feddag.server.directions import cosine_differences, decomposed_cosines
 from feddag.weights import ClientId, Weights, flat, mean_of
 
 
@@ -91,32 +91,3 @@ class FedGroup(OneShot):
         unit = normalize(torch.stack([self.update(client) for client in clients]), dim=1)
         apart = (1 - unit @ unit.T)[tuple(np.triu_indices(len(clients), 1))]
         return {"clients": clients, "distances": apart.clamp(min=0).float().numpy()}
-
-
-def decomposed_cosines(updates: NDArray[np.float64], directions: int) -> NDArray[np.float64]:
-    """EDC: the cosine of each update (a row) with each of the leading left singular vectors of all of them as columns.
-
-    >>> decomposed_cosines(np.array([[2.0, 0.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.5, 0.0]]), 2).round(6).__abs__().tolist()
-    [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]
-    """
-    basis = np.linalg.svd(updates.T, full_matrices=False)[0][:, :directions]
-    lengths = np.linalg.norm(updates, axis=1, keepdims=True)
-    cosines: NDArray[np.float64] = updates @ basis / np.maximum(lengths, 1e-12)
-    return cosines
-
-
-def cosine_differences(updates: NDArray[np.float64]) -> NDArray[np.float64]:
-    """MADC: the mean difference of two clients' cosines with each third one.
-
-    >>> cosine_differences(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])).tolist()
-    [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
-    """
-    unit = updates / np.maximum(np.linalg.norm(updates, axis=1, keepdims=True), 1e-12)
-    cosines, count = unit @ unit.T, len(updates)
-    apart = np.zeros((count, count))
-    for i in range(count):
-        for j in range(i + 1, count):
-            others = np.delete(np.arange(count), [i, j])
-            if len(others):
-                apart[i, j] = apart[j, i] = np.abs(cosines[i, others] - cosines[j, others]).mean()
-    return apart

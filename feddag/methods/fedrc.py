@@ -23,8 +23,9 @@ from feddag.client.step import Client, Result, Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies, Reply
 from feddag.methods.base import MethodSettings
-from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
+from feddag.methods.clustered import ClusteredMethod, ClusteredSettings, compared_by_shares
 from feddag.models import ModelSpec
+from feddag.records import Diagnostics
 from feddag.server.robust import robust_mean
 from feddag.weights import ClientId, Mixture, Ref, Served, mean_of
 
@@ -151,3 +152,6 @@ class FedRC(ClusteredMethod):
         if self._settings.hard or client not in self.shares:
             return super().model_of(client)
         return Mixture(tuple(map(self.used_in, self.groups.served)), tuple(self.shares[client]))
+
+    def diagnostics(self) -> Diagnostics:
+        return compared_by_shares(self.shares)

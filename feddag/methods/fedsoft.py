@@ -22,8 +22,9 @@ from feddag.client.train import Anchor, Train
 from feddag.federation import Federation, Job, Reply
 from feddag.heads import absent_classes, with_rows_of
 from feddag.methods.base import MethodSettings
-from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
+from feddag.methods.clustered import ClusteredMethod, ClusteredSettings, compared_by_shares
 from feddag.models import ModelSpec
+from feddag.records import Diagnostics
 from feddag.server.robust import robust_mean
 from feddag.weights import ClientId, Own, Ref, Served, Weights, used
 
@@ -148,3 +149,6 @@ class FedSoft(ClusteredMethod):
         if client not in self.shares or client in self.lost:
             return super().model_of(client)
         return (self.used_in(self.groups.cluster_of[client]), used(PERSONAL, self._settings.smoothing))
+
+    def diagnostics(self) -> Diagnostics:
+        return compared_by_shares(self.shares)

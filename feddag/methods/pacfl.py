@@ -17,9 +17,7 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from feddag.client.signature import principal_vectors
 from feddag.client.step import Client, Result, Step
@@ -30,9 +28,8 @@ from feddag.methods.oneshot import OneShot
 from feddag.models import ModelSpec
 from feddag.records import Diagnostics
 from feddag.server.clustering import Linkage, build_tree
+from feddag.server.directions import Angle, angle_between
 from feddag.weights import ClientId, Weights
-
-Angle = Literal["principal", "smallest", "sum"]
 
 
 @dataclass(frozen=True)
@@ -116,31 +113,3 @@ class PACFL(OneShot):
         told: Diagnostics = {"clients": self.compared, "distances": self.angles.numpy(), "rule": "given"}
         told["merges"] = build_tree(self.angles.numpy(), self._settings.linkage).merges
         return told if self._settings.clusters else told | {"threshold": self._settings.threshold}
-
-
-def angle_between(one: Tensor, other: Tensor, angle: Angle) -> float:
-    """The angle in degrees between two clients' vectors, classes x p x features; 90 where one of them has none.
-
-    >>> x, y, z = torch.eye(3)
-    >>> slanted = (x + y) / 2**0.5
-    >>> [round(angle_between(torch.stack([x, y])[None], torch.stack([slanted, z])[None], k)) for k in Angle.__args__]
-    [0, 45, 135]
-    """
-    rows, columns = (_held(vectors) for vectors in (one, other))
-    if not len(rows) or not len(columns):
-        return 90.0
-    if angle == "principal":  # of the subspaces: the singular values of Q1' Q2 are the cosines of principal angles
-        bases = [np.linalg.qr(vectors.T)[0] for vectors in (rows, columns)]
-        return _degrees(float(np.linalg.svd(bases[0].T @ bases[1], compute_uv=False)[0]))
-    cosines = np.abs(rows @ columns.T)
-    return _degrees(float(cosines.max())) if angle == "smallest" else sum(map(_degrees, np.diagonal(cosines)))
-
-
-def _held(vectors: Tensor) -> NDArray[np.float64]:
-    flat = vectors.flatten(0, 1).numpy().astype(np.float64)
-    held: NDArray[np.float64] = flat[np.linalg.norm(flat, axis=1) > 0.5]
-    return held
-
-
-def _degrees(cosine: float) -> float:
-    return float(np.degrees(np.arccos(min(cosine, 1.0))))

@@ -10,8 +10,9 @@ import feddag
 from feddag import testing
 from feddag.client.step import Result
 from feddag.client.train import Train
-from feddag.methods.cfl_gp import CFLGP, matched, projected
+from feddag.methods.cfl_gp import CFLGP
 from feddag.models import ModelSpec
+from feddag.server.directions import matched, projected
 from feddag.testing import FakeEngine, moved, one_round
 from feddag.weights import Ref, Weights
 from tests.methods.beside import RealClients, linear_spec

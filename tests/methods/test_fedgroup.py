@@ -12,8 +12,8 @@ import feddag
 from feddag import testing
 from feddag.client.step import Result
 from feddag.client.train import Train
-from feddag.methods.fedgroup import cosine_differences, decomposed_cosines
 from feddag.models import ModelSpec
+from feddag.server.directions import cosine_differences, decomposed_cosines
 from feddag.testing import FakeEngine, one_round
 from feddag.weights import Weights
 

@@ -11,8 +11,9 @@ from scipy.linalg import subspace_angles
 import feddag
 from feddag import testing
 from feddag.client.step import Result
-from feddag.methods.pacfl import PrincipalVectors, angle_between
+from feddag.methods.pacfl import PrincipalVectors
 from feddag.models import ModelSpec
+from feddag.server.directions import angle_between
 from feddag.testing import FakeEngine, moved, one_round
 from tests.methods.beside import RealClients, linear_spec
 
