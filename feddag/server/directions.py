@@ -16,6 +16,7 @@ Angle = Literal["principal", "smallest", "sum"]
 def angle_between(one: Tensor, other: Tensor, angle: Angle) -> float:
     """The angle in degrees between two clients' vectors, classes x p x features; 90 where one of them has none.
 
+    >>> import torch
     >>> x, y, z = torch.eye(3)
     >>> slanted = (x + y) / 2**0.5
     >>> [round(angle_between(torch.stack([x, y])[None], torch.stack([slanted, z])[None], k)) for k in Angle.__args__]
