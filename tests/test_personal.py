@@ -92,7 +92,7 @@ def test_nobody_trains_on_what_is_set_aside(chosen: Run) -> None:
         assert data.size(client) == len(kept[1])
 
 
-@pytest.mark.parametrize("method", ["fedavg", "local", "ditto", "ifca", "feddag"])
+@pytest.mark.parametrize("method", ["fedavg", "local", "ditto", "ifca", "feddag", "pacfl", "fedsoft", "fedrc"])
 def test_every_method_can(method: str, tmp_path: Path) -> None:
     run = feddag.run(feddag.Experiment(method=method, **AUTO), tmp_path / "r")
     told = run.result["personal"]
