@@ -136,10 +136,10 @@ def test_incongruent_clients_are_told_apart_and_congruent_ones_are_not_split() -
     spec = linear_spec(2)
     for swapped in (False, True):
         held = {client: (x, 1 - y if swapped and client >= 2 else y) for client in range(4)}
-        engine = RealClients(spec, held, lr=0.5, weight_decay=0.2)
+        engine = RealClients(spec, held, lr=1.0, weight_decay=0.2)
         settings = {"eps1": 0.02, "eps2": 0.1, "first_split": 0}
         federation, cfl = testing.started("cfl", engine, spec, **settings)
-        for _ in range(60):
+        for _ in range(25):
             one_round(federation, cfl)
         assert cfl.clusters() == ({0: 0, 1: 0, 2: 1, 3: 1} if swapped else dict.fromkeys(range(4), 0))
 
