@@ -25,7 +25,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "feddag on digits": {"method": "feddag", "smoothing": 0.5, "drift_round": 2, "drift_every": 1, "groups": 3},
     "feddag, concepts and newcomers": {
         **{"method": "feddag", "partition": "concept-shift", "dataset": "colours", "holdout": 0.25, "clients": 12},
-        **{"diversity": 0.1, "regroup_after": 2},
+        **{"sharing": "encoder", "diversity": 0.1, "regroup_after": 2},
     },
     "feddag-star on series": {"method": "feddag-star", "dataset": "series", "model": "mlp", "partition": "dirichlet"},
     "feddag over time": {"method": "feddag", "dataset": "series", "partition": "concept-shift", "concepts": 2},

@@ -13,7 +13,8 @@ from pydantic import Field
 from torch import Tensor
 
 from feddag.client.train import Anchor, Train
-from feddag.federation import Federation, Job
+from feddag.federation import Federation, Job, Reply
+from feddag.heads import absent_classes, with_rows_of
 from feddag.methods.base import MethodSettings
 from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
 from feddag.records import Diagnostics
@@ -60,8 +61,9 @@ class FedAC(ClusteredMethod):
         self.groups.found(self.common)
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
+        self.learn_classes(federation)
         replies = federation.ask(self.local_updates(federation, sampled))  # lines 3-8
-        answered = {reply.client: reply.weights for reply in replies}
+        answered = {reply.client: self.whole(reply) for reply in replies}
         self.lost = sorted({*self.lost, *sampled} - {*answered})
         if not answered:
             return
@@ -75,6 +77,11 @@ class FedAC(ClusteredMethod):
         if self._settings.tuning:
             self.tune(federation, clients, models)  # line 13, from the means that line 12 would give
         self.m_step()  # line 12
+
+    def whole(self, reply: Reply) -> Weights:
+        """What a client sent; where its loss knew only its own classes, the other rows are those of the mean model."""
+        held = self.held_by(reply.client)
+        return with_rows_of(reply.weights, self.common, absent_classes(self.common, held)) if held else reply.weights
 
     def local_updates(self, federation: Federation, sampled: Sequence[ClientId]) -> Iterator[Job]:
         """w <- w - eta * (gradient + mu * (w - Omega) + lambda * (phi - Phi)), from the client's own w."""

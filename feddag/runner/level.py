@@ -8,7 +8,7 @@ from feddag.methods import find_method
 from feddag.records import ResultRecord
 from feddag.runner.compare import Compared
 
-STABILISERS = ("sampling", "balanced", "smoothing")
+STABILISERS = ("sampling", "balanced", "smoothing", "head", "softmax")
 PROBE_ROUNDS = 2  # what the second takes, each further one will take; the first may begin with a warm-up
 
 Compare = Callable[[Sequence[Experiment]], Iterable[Compared]]
@@ -18,7 +18,7 @@ def stabilisers() -> dict[str, Any]:
     """The fields that are made equal, as the default method has them: it has the most.
 
     >>> stabilisers()
-    {'sampling': 'clusters', 'balanced': True, 'smoothing': 0.7}
+    {'sampling': 'clusters', 'balanced': True, 'smoothing': 0.7, 'head': 'sharp', 'softmax': 'held'}
     """
     fields = find_method(DEFAULT_METHOD).Settings.model_fields
     return {name: fields[name].default for name in STABILISERS}
