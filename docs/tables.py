@@ -19,6 +19,7 @@ from feddag.bench import attacks as bench_attacks
 from feddag.bench import groups as bench_groups
 from feddag.bench import released as bench_released
 from feddag.experiment import read_experiments
+from feddag.methods.feddag.settings import SecondarySettings, SharingSettings
 from feddag.runner.level import span, stabilisers
 from feddag.runner.paired import paired_difference
 
@@ -33,13 +34,18 @@ BEFORE = {"feddag-star": 2, "feddag-dagger": 3, "feddag": 4, "experiments.server
 """Revisions before clients told how their samples look: rows that were not run again since say so."""
 
 
+VISITING = {*SecondarySettings.__annotations__, *SharingSettings.__annotations__} - {"sharing"}
+"""Fields that FedDAG has for visiting encoders only."""
+
+
 def kept(file: str, method: str, seeds: Sequence[int], earlier: bool = False, **fields: Any) -> dict[int, Path]:
     """The kept results of experiments/<file>.toml, by seed; seeds that were not run are left out."""
     found = {}
     revision = BEFORE.get(method) if earlier else None
-    if revision:
-        fields |= {"style": False, "head": "random", "softmax": "all"}
-        fields |= {"sharing": "encoder"} if method == "feddag" else {}
+    if earlier:
+        fields |= {"head": "random", "softmax": "all"} | ({"style": False} if revision else {})
+    if method == "feddag" and (earlier or VISITING & set(fields)):
+        fields |= {"sharing": "encoder"}
     for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
         # The key of an unverified dataset also tells in which form it was found, and here it may not be found at all.
         key = one.key(revision)[:8] if one.dataset != "pacs" else "*"

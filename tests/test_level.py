@@ -152,7 +152,8 @@ def test_the_note_says_what_was_made_equal() -> None:
     results: list[Any] = [{"method": m, "rounds": n} for m, n in (("fedavg", 60), ("fedavg", 63), ("feddag", 30))]
     fields = [stabilisers() | {"training_flops": flops} for flops in (7 * 10**12, 8 * 10**12)]
     assert level_note(list(zip([*fields, stabilisers()], results, strict=True))) == (
-        "level: the same stabilisers (sampling = clusters, balanced = true, smoothing = 0.7), rounds extended to 7-8 "
+        "level: the same stabilisers (sampling = clusters, balanced = true, smoothing = 0.7, head = sharp, "
+        "softmax = held), rounds extended to 7-8 "
         "TFLOP: fedavg 60-63 rounds, feddag 30 rounds"
     )
     assert span([4]) == "4"
@@ -178,7 +179,7 @@ def test_compare_level_on_the_command_line(in_tmp: Path, monkeypatch, capsys) ->
             main()
         said = capsys.readouterr()
         assert ended.value.code == 0, said.err
-        assert "level: the same stabilisers (sampling = clusters, balanced = true, smoothing = 0.5)" in said.out
+        assert "balanced = true, smoothing = 0.5, head = sharp, softmax = held)" in said.out
         [head] = [line for line in said.out.splitlines() if line.startswith("method")]
         assert head.split()[-9:] == ["rounds", "vs", "feddag-star", "MB", "up", "MB", "down", "sec", "TFLOP"]
         assert re.search(r"^fedavg .* [+-]0\.\d{3} \[[+-]\d\.\d{3}, [+-]\d\.\d{3}\] ", said.out, re.MULTILINE)
