@@ -87,6 +87,16 @@ class Method(Stateful, ABC):
     """Two for a method that trains a dual-encoder model."""
     smooths: ClassVar[bool] = False
     """Whether `model_of` follows the field `smoothing`; else it is refused."""
+    family: ClassVar[str] = "one model"
+    """What kind of method it is, to compare like with like: "one model", "clustered", "personalised" or "baseline"."""
+    needs: ClassVar[str] = "nothing"
+    """What must be known in advance (\"k\", the number of clusters)."""
+    sends: ClassVar[str] = "model"
+    """What clients send in a round, beside the number of their samples."""
+    cost: ClassVar[float] = 1.0
+    """Training FLOPs of a round, as a multiple of FedAvg's, with the method's own fields at their defaults."""
+    paper: ClassVar[str] = ""
+    """Who published it, where and when."""
     Settings: ClassVar[type[MethodSettings]] = MethodSettings
 
     def __init__(self, settings: MethodSettings) -> None:

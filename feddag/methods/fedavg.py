@@ -1,6 +1,7 @@
 """FedAvg: one model for everyone (McMahan et al., 2017)."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from feddag.client.step import Step
 from feddag.client.train import Train
@@ -17,6 +18,9 @@ class FedAvg(Method):
 
     name = "fedavg"
     smooths = True
+    paper = "McMahan et al., AISTATS 2017"
+    whole: ClassVar[bool] = True
+    """Whether `common` is a model that a client can use as it is: not where parts of models stay with clients."""
 
     def __init__(self, settings: MethodSettings) -> None:
         super().__init__(settings)
@@ -32,7 +36,11 @@ class FedAvg(Method):
         self.learn_classes(federation)
         model = federation.put(self.weights)
         replies = federation.ask(Job(client, self.local_work(model)) for client in sampled)
-        if (combined := self.combined(replies)) is None:
+        self.update(self.combined(replies))
+
+    def update(self, combined: Weights | None) -> None:
+        """Go on with a new global model."""
+        if combined is None:
             return  # nobody answered: keep what we have
         self.weights, self._biases = combined, {}
         if smoothing := self._settings.smoothing:

@@ -167,7 +167,7 @@ class Run:
         """What a client chose, put together from what it keeps and what the server has."""
         if not saved.tree["holds_states"]:
             raise FeddagError(f"client = {client} keeps its tuned model on its own machine")
-        federated = method if isinstance(method, FedAvg) else FedAvg(FedAvg.Settings())
+        federated = method if isinstance(method, FedAvg) and method.whole else FedAvg(FedAvg.Settings())
         if federated is not method:
             federated.load_state_dict(saved.tree["common"])
         return tuned_network(self._spec(saved.tree), group, federated, saved.states.get(client, (0, {}))[1])

@@ -29,7 +29,7 @@ class Personal:
         self._experiment, self._federation, self._method = experiment, federation, method
         self.tried = TRIED[experiment.personal]
         self._beside: FedAvg | None = None
-        if COMMON in self.tried and not isinstance(method, FedAvg):
+        if COMMON in self.tried and not (isinstance(method, FedAvg) and method.whole):
             same = {name: getattr(experiment.settings, name) for name in STABILISERS}
             self._beside = FedAvg(FedAvg.Settings(**same))
 
