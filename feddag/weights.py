@@ -49,10 +49,22 @@ class Mixture:
     shares: tuple[float, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """A model that the client takes a few steps of gradient descent on its own training samples from, and then uses."""
+
+    model: Weights
+    lr: float
+    steps: int
+
+
+ADAPTED = "adapted"
+"""Under this name a client keeps the model that it has adapted last."""
+
 Layered = tuple[Weights | Own, ...]
 """Weights over one another: each replaces what it holds of those before, as far as the client keeps it."""
-Served = Weights | Own | Choice | Mixture | Layered
-"""What a client uses: weights known to the server, its own, the best of several, several together, or layers."""
+Served = Weights | Own | Choice | Mixture | Adapted | Layered
+"""What a client uses: weights known to the server, its own, the best of several, several together, adapted, layers."""
 
 
 def overlaid(layers: Iterable[Weights]) -> Weights:

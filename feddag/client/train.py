@@ -52,10 +52,7 @@ class Train(Step):
     def run(self, client: Client) -> Result:
         start = client.weights(self.model)
         settings = self.settings(client.settings)
-        batches = list(draw_batches(len(client.y), settings, client.rng("batches")))
-        if settings.balanced:
-            everything = np.arange(len(client.y))
-            batches = balanced_batches(client.y.numpy(), everything, list(map(len, batches)), client.rng("balance"))
+        batches = batches_of(client, settings)
         pulls = [Pull(client.weights(to), strength, tuple(parts)) for to, strength, parts in self.anchors]
         trained, losses = client.fit(
             start,
@@ -97,6 +94,15 @@ class Train(Step):
     def penalty(self) -> Penalty | None:
         """What a method's own kind of training adds to the loss (PyTorch then does the work); None for nothing."""
         return None
+
+
+def batches_of(client: Client, settings: LocalSettings) -> list[NDArray[np.int64]]:
+    """The batches of a client's training, with its classes in equal parts where the settings say so."""
+    batches = list(draw_batches(len(client.y), settings, client.rng("batches")))
+    if settings.balanced:
+        everything = np.arange(len(client.y))
+        batches = balanced_batches(client.y.numpy(), everything, list(map(len, batches)), client.rng("balance"))
+    return batches
 
 
 def balanced_batches(

@@ -6,13 +6,14 @@ from dataclasses import replace
 
 import torch
 
+from feddag.client.adapt import Adapt
 from feddag.client.evaluate import Choose, Evaluate, EvaluateMixture, balanced_accuracies, mean_loss
 from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.errors import FeddagError
 from feddag.federation import Federation, Job, Reply
 from feddag.methods import Method
-from feddag.weights import Choice, ClientId, Mixture, ModelSource, Own, Ref, Weights
+from feddag.weights import Adapted, Choice, ClientId, Mixture, ModelSource, Own, Ref, Weights
 
 TUNE = Train(balanced=False, send=False)  # the same for every method, whatever batches it trains with
 UNUSABLE_LOSS = 1e4  # mean cross-entropy; guessing among a million classes costs 14
@@ -70,6 +71,8 @@ class Evaluation:
             return [], tuple(map(self._ref, model.models)), model.shares
         if isinstance(model, Choice):
             return [Choose(tuple(map(self._ref, model.models)))], (None,), (1.0,)
+        if isinstance(model, Adapted):
+            return [Adapt(self._ref(model.model), lr=model.lr, steps=model.steps)], (None,), (1.0,)
         if isinstance(model, tuple):
             return [], (tuple(layer if isinstance(layer, Own) else self._ref(layer) for layer in model),), (1.0,)
         return [], (model if isinstance(model, Own) else self._ref(model),), (1.0,)

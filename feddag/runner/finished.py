@@ -27,7 +27,7 @@ from feddag.runner.directory import Checkpoint, RunDirectory
 from feddag.runner.placing import Placement, by_signatures, sign_newcomer
 from feddag.runner.results import Accuracy
 from feddag.runner.serving import SampleFormat, ServedModel, read_format
-from feddag.weights import Choice, ClientId, Mixture, Own, Weights, kept, overlaid
+from feddag.weights import ADAPTED, Adapted, Choice, ClientId, Mixture, Own, Weights, kept, overlaid
 
 MOST_FEATURES = 2**31  # of a sample; images of 8 megapixels have 2**25
 LARGE = 2**20  # features or classes: memory enough to look twice before it is taken
@@ -157,6 +157,8 @@ class Run:
             if client not in saved.tree["chosen"]:
                 raise FeddagError(f"client = {client} has not chosen among its {len(served.models)} models yet")
             served = served.models[saved.tree["chosen"][client]]
+        if isinstance(served, Adapted):
+            served = (served.model, Own(ADAPTED))
         layers = served if isinstance(served, tuple) else (served,)
         if not saved.tree["holds_states"] and any(isinstance(layer, Own) for layer in layers):
             raise FeddagError(f"client = {client} keeps its model on its own machine")
