@@ -4,14 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from feddag.client.trainer import LocalSettings, Penalty, Pull, Trainer
+from feddag.client.loss import Objective, Penalty, Pull
+from feddag.client.trainer import LocalSettings, Trainer
 from feddag.heads import with_rows_of, without
 from feddag.models import ModelSpec
 from feddag.rng import rng, stream_key
@@ -58,6 +59,8 @@ class Step(ABC):
     """What this step belongs to, where one exchange serves two purposes; else the federation's phase."""
     parts: tuple[str, ...] = ()
     """Which parts of the weights (\"head\") a result holds; all if none is named."""
+    tells_samples: ClassVar[bool] = False
+    """Whether the result holds samples, or means of a few: a node's policy has to allow that."""
 
     @abstractmethod
     def run(self, client: "Client") -> Result:
@@ -157,6 +160,7 @@ class Client:
         pulls: Sequence[Pull] = (),
         sample_weights: Tensor | None = None,
         penalty: Penalty | None = None,
+        objective: Objective | None = None,
         held: Sequence[int] = (),
         draw: int = 0,
     ) -> tuple[Weights, Tensor]:
@@ -166,7 +170,7 @@ class Client:
         come back as they were. Trainings of one step that are to have dropout masks of their own differ in `draw`.
         """
         settings = settings or self.settings
-        self.flops += self.trainer.flops(self.x, batches, parts, penalty)
+        self.flops += self.trainer.flops(self.x, batches, parts, penalty, objective)
         absent = self.absent(settings, held)
         trained, losses = self.trainer.fit(
             without(start, absent),
@@ -179,6 +183,7 @@ class Client:
             pulls=[pull._replace(centre=without(pull.centre, absent)) for pull in pulls],
             sample_weights=sample_weights,
             penalty=penalty,
+            objective=objective,
         )
         return with_rows_of(trained, start, absent), losses
 

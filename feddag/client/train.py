@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from feddag.client.loss import Objective, Penalty, Pull
 from feddag.client.step import Client, Result, Step
-from feddag.client.trainer import LocalSettings, Penalty, Pull
+from feddag.client.trainer import LocalSettings
 from feddag.heads import without
 from feddag.weights import ModelSource, only
 
@@ -62,6 +63,7 @@ class Train(Step):
             pulls=pulls,
             sample_weights=None if self.sample_weights is None else client.scratch[self.sample_weights],
             penalty=self.penalty(),
+            objective=self.objective(client),
             held=self.held,
         )
         client.current = trained
@@ -93,6 +95,10 @@ class Train(Step):
 
     def penalty(self) -> Penalty | None:
         """What a method's own kind of training adds to the loss (PyTorch then does the work); None for nothing."""
+        return None
+
+    def objective(self, client: Client) -> Objective | None:
+        """What a method's own kind of training minimises instead (PyTorch then does the work); None for the usual."""
         return None
 
 

@@ -3,11 +3,11 @@
 Nothing else in the package asks which of the two it is.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch.optim.sgd import sgd  # the step alone: an optimiser object loads PyT
 from feddag import native
 from feddag.client.device import DeviceKind, exactly
 from feddag.client.flops import costs_of, layer_costs, training_flops
+from feddag.client.loss import Batches, Objective, Penalty, Pull, merged_pulls
 from feddag.encoders import pool_first, seed_dropout
 from feddag.errors import FeddagError
 from feddag.models import DualEncoder, Model, ModelSpec
@@ -27,9 +28,6 @@ from feddag.weights import Weights, part_of
 EVALUATION_BATCH = 512
 
 TrainerKind = Literal["auto", "native", "torch"]
-Batches = list[NDArray[np.int64]]
-Penalty = Callable[[nn.Module, Tensor], Tensor]
-"""From the network and a batch of samples to what a method adds to the loss; PyTorch differentiates it."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +43,6 @@ class LocalSettings:
     balanced: bool = False
     held: bool = False
     """The softmax runs over the classes that the client, or what a step names, holds."""
-
-
-class Pull(NamedTuple):
-    """strength / 2 * ||w - centre||^2 over some parts (all, if none is named), added to the loss."""
-
-    centre: Weights
-    strength: float
-    parts: tuple[str, ...] = ()
 
 
 class Trainer(Protocol):
@@ -71,14 +61,22 @@ class Trainer(Protocol):
         pulls: Sequence[Pull] = (),
         sample_weights: Tensor | None = None,
         penalty: Penalty | None = None,
+        objective: Objective | None = None,
     ) -> tuple[Weights, Tensor]:
         """SGD with momentum and weight decay on mean cross-entropy: the new weights, and the loss of every step.
 
         Only `parts` (all if none is named) are trained; the others stand still: no gradient, no weight decay, dropout
-        off. `sample_weights` weigh the samples of a batch in its mean loss.
+        off. `sample_weights` weigh the samples of a batch in its mean loss. An `objective` takes its place.
         """
 
-    def flops(self, x: Tensor, batches: Batches, parts: tuple[str, ...] = (), penalty: Penalty | None = None) -> int:
+    def flops(
+        self,
+        x: Tensor,
+        batches: Batches,
+        parts: tuple[str, ...] = (),
+        penalty: Penalty | None = None,
+        objective: Objective | None = None,
+    ) -> int:
         """What `fit` computes: see `feddag.client.flops`."""
 
     def score(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
@@ -92,31 +90,6 @@ class Trainer(Protocol):
 
     def features(self, weights: Weights, x: Tensor) -> Tensor:
         """What the first encoder makes of each sample."""
-
-
-def merged_pulls(pulls: Sequence[Pull], parts: Sequence[str]) -> tuple[dict[str, float], Weights]:
-    """Several pulls as one: a strength for each part, and the centre, which is the mean weighted by strength.
-
-    The sum of s_i / 2 * ||w - a_i||^2 has the gradient S * (w - sum s_i a_i / S), where S is the sum of the s_i.
-
-    >>> one, two = {"head.w": torch.zeros(1)}, {"head.w": torch.ones(1)}
-    >>> merged_pulls([Pull(one, 1.0), Pull(two, 3.0, ("head",))], ["encoder", "head"])
-    ({'encoder': 1.0, 'head': 4.0}, {'head.w': tensor([0.7500])})
-    """
-    strengths: dict[str, float] = {}
-    centre: Weights = {}
-    for part in parts:
-        here = [pull for pull in pulls if pull.strength and (not pull.parts or part in pull.parts)]
-        if not here:
-            continue
-        strengths[part] = sum(pull.strength for pull in here)
-        for name in (name for name in here[0].centre if part_of(name) == part):
-            if len(here) == 1:  # as it is: a mean of one would round
-                centre[name] = here[0].centre[name]
-            else:
-                mean = sum(pull.strength * pull.centre[name].double() for pull in here) / strengths[part]
-                centre[name] = torch.as_tensor(mean).to(here[0].centre[name].dtype)
-    return strengths, centre
 
 
 class TorchTrainer:
@@ -140,6 +113,7 @@ class TorchTrainer:
         pulls: Sequence[Pull] = (),
         sample_weights: Tensor | None = None,
         penalty: Penalty | None = None,
+        objective: Objective | None = None,
     ) -> tuple[Weights, Tensor]:
         model = self._model
         pool_first(model)
@@ -167,9 +141,12 @@ class TorchTrainer:
             torch.manual_seed(dropout_key % 2**63)
             for step, batch in enumerate(batches):
                 index = torch.from_numpy(batch).to(self._device)
-                loss = _mean_loss(model(x[index]), y[index], None if shares is None else shares[index])
-                objective = loss if penalty is None else loss + penalty(model, x[index])
-                gradients = list(torch.autograd.grad(objective, parameters))
+                if objective is not None:
+                    loss = objective(model, x[index], y[index], step)
+                else:
+                    loss = _mean_loss(model(x[index]), y[index], None if shares is None else shares[index])
+                total = loss if penalty is None else loss + penalty(model, x[index])
+                gradients = list(torch.autograd.grad(total, parameters))
                 with torch.no_grad():
                     for (name, parameter), gradient in zip(named.items(), gradients, strict=True):
                         strength = strengths.get(part_of(name), 0.0)
@@ -184,7 +161,16 @@ class TorchTrainer:
         }
         return trained, losses.cpu()
 
-    def flops(self, x: Tensor, batches: Batches, parts: tuple[str, ...] = (), penalty: Penalty | None = None) -> int:
+    def flops(
+        self,
+        x: Tensor,
+        batches: Batches,
+        parts: tuple[str, ...] = (),
+        penalty: Penalty | None = None,
+        objective: Objective | None = None,
+    ) -> int:
+        if objective is not None:
+            return objective.flops(costs_of(self._spec), batches)
         samples = sum(map(len, batches))
         passed = [costs_of(self._spec)]
         if penalty is not None:
@@ -250,8 +236,9 @@ class NativeTrainer:
         pulls: Sequence[Pull] = (),
         sample_weights: Tensor | None = None,
         penalty: Penalty | None = None,
+        objective: Objective | None = None,
     ) -> tuple[Weights, Tensor]:
-        if penalty is not None:  # only PyTorch can differentiate a method's own
+        if penalty is not None or objective is not None:  # only PyTorch can differentiate a method's own
             return self._torch.fit(
                 start,
                 x,
@@ -263,6 +250,7 @@ class NativeTrainer:
                 pulls=pulls,
                 sample_weights=sample_weights,
                 penalty=penalty,
+                objective=objective,
             )
         strengths, centre = merged_pulls(pulls, self._network.parts)
         job = native.Job(
@@ -284,9 +272,16 @@ class NativeTrainer:
         weights, losses = native.train(job)
         return {name: torch.from_numpy(value) for name, value in weights.items()}, torch.from_numpy(losses)
 
-    def flops(self, x: Tensor, batches: Batches, parts: tuple[str, ...] = (), penalty: Penalty | None = None) -> int:
-        if penalty is not None:
-            return self._torch.flops(x, batches, parts, penalty)
+    def flops(
+        self,
+        x: Tensor,
+        batches: Batches,
+        parts: tuple[str, ...] = (),
+        penalty: Penalty | None = None,
+        objective: Objective | None = None,
+    ) -> int:
+        if penalty is not None or objective is not None:
+            return self._torch.flops(x, batches, parts, penalty, objective)
         scheduled = np.concatenate(batches)  # the features of a frozen encoder are computed once for each of them
         return training_flops(costs_of(self._spec), parts, len(scheduled), len(np.unique(scheduled)))
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from feddag.client.loss import Batches
 from feddag.client.signature import (
     OPTIONAL,
     USUAL_PER_CLASS,
@@ -22,7 +23,7 @@ from feddag.client.signature import (
 from feddag.client.step import Client, Result, Step
 from feddag.client.style import style_size
 from feddag.client.train import balanced_batches, draw_batches
-from feddag.client.trainer import Batches, LocalSettings
+from feddag.client.trainer import LocalSettings
 from feddag.errors import FeddagError
 from feddag.models import ModelSpec
 from feddag.weights import Ref, Weights, only

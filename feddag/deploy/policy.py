@@ -24,7 +24,8 @@ class NodePolicy:
     least_per_class: int = 6
     """Classes of fewer samples are left out of signatures and counts: of one or two, they would show the samples."""
     raw_inputs: bool = False
-    """Whether signatures may be made of samples as they are; else only of samples standardised one by one."""
+    """Whether signatures may be made of samples as they are, and means of a few sent; else signatures are made only of
+    samples standardised one by one."""
     most_vectors: int = 5
     """Principal vectors of a class in a signature: as many as samples would give the samples away together."""
     most_signatures: int = 20
@@ -62,6 +63,8 @@ class NodePolicy:
         for step in steps:
             if allowed and type(step).__name__ not in allowed:
                 raise WireError("refused: its policy does not allow this kind of step")
+            if step.tells_samples and not self.raw_inputs:
+                raise WireError("refused: its policy does not allow means of raw samples")
             if isinstance(step, Train):
                 self._check_training(step.settings(usual))
             if isinstance(step, Personalise):

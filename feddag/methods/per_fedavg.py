@@ -6,9 +6,9 @@ comes out.
 
 Clients send the models they trained; nothing has to be known in advance. Clients count alike, as in the paper. Beta is
 the experiment's `lr` (public code: 0.001), with its momentum. An epoch passes every sample once, half of the batches
-for the inner and half for the outer step, so that a round costs what FedAvg's does. Unlike in public code, the step before
-use is taken on training samples (pFedMe's repository takes batches of the test samples, labels included; PACFL's trains
-whole epochs first), and the inner step leaves the outer one's momentum alone (PACFL's shares it).
+for the inner and half for the outer step, so that a round costs what FedAvg's does. The step before use is taken on
+training samples: pFedMe's repository takes batches of the test samples, labels included, and PACFL's trains whole
+epochs first. The inner step leaves the outer one's momentum alone, which PACFL's shares.
 """
 
 from dataclasses import dataclass, replace

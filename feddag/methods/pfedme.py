@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 import torch
 from pydantic import Field
 
+from feddag.client.loss import Pull
 from feddag.client.step import Client, Result, Step
 from feddag.client.train import Train, batches_of
-from feddag.client.trainer import Pull
 from feddag.federation import Replies
 from feddag.methods.base import MethodSettings
 from feddag.methods.fedavg import FedAvg

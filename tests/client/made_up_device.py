@@ -14,7 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from feddag.client.trainer import LocalSettings, Pull, TorchTrainer
+from feddag.client.loss import Pull
+from feddag.client.trainer import LocalSettings, TorchTrainer
 from feddag.models import DualEncoder, Model, ModelSpec
 
 COUNT, CARD = 6, "card"

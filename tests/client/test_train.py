@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from feddag.client.loss import Pull
 from feddag.client.step import to_tensor
 from feddag.client.train import Train, draw_batches
-from feddag.client.trainer import LocalSettings, Pull, TorchTrainer
+from feddag.client.trainer import LocalSettings, TorchTrainer
 from feddag.encoders import Dropout, seed_dropout
 from feddag.models import Model, ModelSpec
 from feddag.rng import dropout_mask

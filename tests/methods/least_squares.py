@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from feddag.client.loss import Pull
 from feddag.client.step import Client, perform
-from feddag.client.trainer import LocalSettings, Pull, TorchTrainer, Trainer
+from feddag.client.trainer import LocalSettings, TorchTrainer, Trainer
 from feddag.federation import Engine, Job, Reply
 from feddag.models import ModelSpec
 from feddag.weights import ClientId, Ref, Weights, digest, nbytes

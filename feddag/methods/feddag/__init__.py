@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from feddag.client.evaluate import Monitor
+from feddag.client.loss import Penalty
 from feddag.client.step import Step
 from feddag.client.train import Train
-from feddag.client.trainer import Penalty
 from feddag.client.warmup import MakeSignature
 from feddag.errors import FeddagError
 from feddag.federation import Federation, Job, Reply
