@@ -301,6 +301,7 @@ METHODS: Mapping[str, dict[str, Any]] = {
     "per-fedavg": {"lr": 0.05, "inner_lr": 0.05},
     "pfedme": {},
     "fedmix": {},
+    "fblg": {},
 }
 
 
