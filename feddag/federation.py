@@ -199,6 +199,10 @@ class Federation:
         """Fresh random weights; the same name gives the same weights."""
         return self._model.initial_weights(self._seed, name)
 
+    def features(self) -> int:
+        """How many features an encoder gives."""
+        return self._model.features()
+
     def rng(self, *names: str | int) -> np.random.Generator:
         """Randomness for the server's own choices, by name and round."""
         return rng(self._seed, "server", *names, self.round)

@@ -1,4 +1,4 @@
-"""FedMix: its loss against autograd and mixup itself, its arithmetic, and what clients send."""
+"""FedMix and FedBR: their losses by hand, against autograd and mixup itself, their FLOPs, and what clients send."""
 
 import numpy as np
 import pytest
@@ -10,12 +10,15 @@ from torch.utils.flop_counter import flop_registry
 
 import feddag
 from feddag import testing
+from feddag.client import unbiased as unbiased_module
 from feddag.client.averages import AverageSamples
 from feddag.client.flops import costs_of
 from feddag.client.step import Result
 from feddag.client.trainer import TorchTrainer
+from feddag.client.unbiased import UnbiasedLoss, first_projection
 from feddag.deploy.policy import NodePolicy
 from feddag.engines.flower.wire import WireError
+from feddag.methods.fedbr import TrainUnbiased
 from feddag.methods.fedmix import MixedLoss, TrainMixed
 from feddag.models import ModelSpec
 from feddag.testing import FakeEngine, moved, one_round
@@ -167,3 +170,76 @@ def test_fedmix_tells_its_cost() -> None:
     assert mixed["training_flops"] / plain["training_flops"] == pytest.approx(2, abs=0.5)
     means = 20 * 4 * (64 + 10)  # of each client, in float32
     assert mixed["bytes_up"] == plain["bytes_up"] + 4 * (means + 8)
+
+
+# FedBR ----------------------------------------------------------------------------------------------------------------
+
+
+def unbiased(spec: ModelSpec, pseudo: int = 4, **more: float) -> UnbiasedLoss:
+    draw = np.random.default_rng(0)
+    chosen = {"lr": 0.1, "mu": 0.5, "lam": 1.0, "tau": 2.0} | more
+    made = torch.from_numpy(draw.normal(size=(pseudo, *spec.shape)).astype(np.float32))
+    return UnbiasedLoss(made, first_projection(spec.features(), draw), **chosen)
+
+
+def test_fedbrs_contrast_by_hand() -> None:
+    """Likenesses 1 to the common features and 0 to the own: -log(e^2 / (e^2 + e^0))."""
+    loss = UnbiasedLoss(torch.zeros(1, 2), {}, 0.1, 0.5, 1.0, 2.0)
+    unbiased_module.LAYERS, before = 0, unbiased_module.LAYERS  # no projection: features as they are
+    try:
+        loss.common = torch.tensor([[3.0, 0.0]])
+        found = loss.contrast({}, torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 5.0]]))
+    finally:
+        unbiased_module.LAYERS = before
+    assert float(found) == pytest.approx(-np.log(np.exp(2) / (np.exp(2) + 1)))
+
+
+def test_the_projection_goes_up_what_the_model_goes_down() -> None:
+    loss, network = unbiased(SPEC, lr=0.05), SPEC.build()
+    x, y = torch.randn(6, 3), torch.arange(6) % 4
+    loss(network, x, y, 0)
+    for parameter in network.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)  # it has moved away from the common model
+    with torch.no_grad():
+        own, faked = network.encoder(x), network.encoder(loss.pseudo)
+        before = float(loss.contrast(loss.projection, faked, own[:4]))
+        with torch.enable_grad():
+            loss.learn(faked, own[:4])
+        assert float(loss.contrast(loss.projection, faked, own[:4])) > before
+
+
+def test_fedbrs_parts_add_up() -> None:
+    """Without its two terms it is cross-entropy; evenness is least where every class has the same score."""
+    network, x, y = SPEC.build(), torch.randn(6, 3), torch.arange(6) % 4
+    plain = unbiased(SPEC, mu=0.0, lam=0.0)(network, x, y, 0)
+    assert plain.item() == pytest.approx(functional.cross_entropy(network(x), y).item())
+    even = unbiased(SPEC, mu=0.0, lam=2.0)
+    assert even(network, x, y, 0).item() > plain.item() + 2 * np.log(4)
+    torch.nn.init.zeros_(network.head.weight)
+    torch.nn.init.zeros_(network.head.bias)
+    assert even(network, x, y, 0).item() == pytest.approx(3 * np.log(4), rel=1e-5)
+
+
+@pytest.mark.parametrize("spec", [SPEC, ModelSpec("lenet5", (1, 28, 28), 10)], ids=["mlp", "lenet5"])
+def test_fedbrs_flops_are_what_pytorch_counts(spec: ModelSpec) -> None:
+    network, loss = spec.build(), unbiased(spec)
+    x, y = torch.randn(3, *spec.shape), torch.zeros(3, dtype=torch.int64)
+    with Counting() as counter:
+        for step in range(2):
+            torch.autograd.grad(loss(network, x, y, step), list(network.parameters()))
+    assert loss.flops(costs_of(spec), [np.arange(3)] * 2) == counter.flops
+
+
+def test_fedbr_averages_projections_and_refuses_what_is_none() -> None:
+    def train(engine: FakeEngine, client: int, step: TrainUnbiased, current) -> Result:
+        start, projection = (engine.resolve(client, source, current) for source in (step.model, step.projection))
+        more = {"projection": {name: value + client for name, value in projection.items()}}
+        return Result(weights=start, more=more if client < 2 else {"projection": start})
+
+    engine = FakeEngine({0: 10, 1: 30, 2: 60}, answers={AverageSamples: told, TrainUnbiased: train})
+    federation, method = testing.started("fedbr", engine, SPEC, pseudo=6, averaged=3)
+    assert method.pseudo.shape == (6, 3)
+    before = method.projection
+    one_round(federation, method, [0, 1, 2])
+    assert moved(before, method.projection) == 0.75 and set(federation.missing) == {2}
+    assert engine.jobs[0].steps[0].pseudo is method.pseudo

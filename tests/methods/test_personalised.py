@@ -302,6 +302,7 @@ METHODS: Mapping[str, dict[str, Any]] = {
     "pfedme": {},
     "fedmix": {},
     "fblg": {},
+    "fedbr": {},
 }
 
 
@@ -342,5 +343,6 @@ def test_the_same_bytes_on_flowers_engine(name: str, tmp_path: Path, monkeypatch
 def test_it_learns(name: str) -> None:
     """Of clients that differ, more than a model that guesses among the two classes of each; else among ten."""
     alike = {} if find_method(name).family == "personalised" else {"partition": "iid"}
-    run = feddag.run(feddag.Experiment(method=name, **QUICK | {"rounds": 8, "epochs": 5}, **METHODS[name], **alike))
+    fields = {**QUICK, "rounds": 5, "epochs": 2, "lr": 0.05, "finetune": False, **METHODS[name], **alike}
+    run = feddag.run(feddag.Experiment(method=name, **fields))
     assert run.accuracy.mean > 0.6
