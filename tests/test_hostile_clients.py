@@ -126,7 +126,22 @@ def test_a_mimic_joins_its_victims_cluster_and_a_label_flipper_is_set_apart() ->
 
 @pytest.mark.parametrize("robust", ["clip", "trimmed-mean", "median", "krum", "geometric-median"])
 @pytest.mark.parametrize(
-    "method", ["fedavg", "fairavg", "fedavgm", "oracle", "ifca", "cfl", "ditto", "feddag", "fesem", "fedrc"]
+    "method",
+    [
+        "fedavg",
+        "fairavg",
+        "fedavgm",
+        "oracle",
+        "ifca",
+        "cfl",
+        "ditto",
+        "feddag",
+        "fesem",
+        "fedrc",
+        "fedper",
+        "pfedme",
+        "fblg",
+    ],
 )
 def test_every_method_takes_every_rule(method: str, robust: str) -> None:
     fields = {

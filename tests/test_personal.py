@@ -92,11 +92,14 @@ def test_nobody_trains_on_what_is_set_aside(chosen: Run) -> None:
         assert data.size(client) == len(kept[1])
 
 
-@pytest.mark.parametrize("method", ["fedavg", "local", "ditto", "ifca", "feddag", "pacfl", "fedsoft", "fedrc"])
+@pytest.mark.parametrize(
+    "method",
+    ["fedavg", "local", "ditto", "fedper", "per-fedavg", "ifca", "feddag", "pacfl", "fedsoft", "fedrc"],
+)
 def test_every_method_can(method: str, tmp_path: Path) -> None:
     run = feddag.run(feddag.Experiment(method=method, **AUTO), tmp_path / "r")
     told = run.result["personal"]
-    assert ("common" in run.result["training_flops_by_phase"]) == (method not in ("fedavg", "ditto"))
+    assert ("common" in run.result["training_flops_by_phase"]) == (method not in ("fedavg", "ditto", "per-fedavg"))
     if method == "fedavg":
         assert told["accuracy"]["common"] == told["accuracy"]["group"] == run.result["accuracy_last"]
     if method == "ditto":

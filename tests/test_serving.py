@@ -81,6 +81,8 @@ def test_raw_samples_score_as_the_run_said(kind: str, trainer: str, own_data: Pa
     [
         {"method": "local"},
         {"method": "ditto"},
+        {"method": "fedper"},
+        {"method": "per-fedavg", "inner_lr": 0.2, "holdout": 0.3},
         {"method": "ifca"},
         {"method": "fedrc", "holdout": 0.3},
         {"method": "fedsoft"},

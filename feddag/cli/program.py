@@ -14,6 +14,7 @@ from feddag.cli import bench, data, flower
 from feddag.cli.common import console
 from feddag.cli.grouping import group, sign
 from feddag.cli.help import Command, new_app
+from feddag.cli.methods import methods, tune
 from feddag.cli.reports import report, show, watch
 from feddag.cli.reproduce import reproduce
 from feddag.cli.runs import compare, fields, run
@@ -23,7 +24,7 @@ from feddag.console import print_line
 from feddag.errors import FeddagError, harmless
 
 app = new_app("Clustered federated learning for clients whose data differ.")
-for command in (run, compare, reproduce, report, show, watch, predict, export, fields, sign, group):
+for command in (run, compare, reproduce, report, show, watch, predict, export, methods, tune, fields, sign, group):
     app.command(cls=Command)(command)
 app.add_typer(data.app, name="data")
 app.add_typer(bench.app, name="bench")

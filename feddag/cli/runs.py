@@ -149,6 +149,7 @@ def compare(
     level: Annotated[
         bool, typer.Option("--level", help="equal stabilisers, and as much training for each as the costliest takes")
     ] = False,
+    tuned: Annotated[bool, typer.Option("--tuned", help="with the values that `feddag tune` found, for all")] = False,
     json_file: Annotated[
         Path | None, typer.Option("--json", metavar="FILE", help="also write all results here")
     ] = None,
@@ -165,6 +166,10 @@ def compare(
     if level:
         given = _stabilised(experiment, given)
     experiments = _compared_experiments(experiment, given, methods, whole_numbers("--seeds", seeds))
+    if tuned:
+        from feddag.runner.tuning import with_tuned
+
+        experiments = with_tuned(experiments)
     compared = _compare(experiments, runs, results, keep, fresh, level)
     found = [each.result for each in compared]
     if json_file:

@@ -32,6 +32,7 @@ class CFL(ClusteredMethod):
 
     name = "cfl"
     revision = 2  # newcomers go down the tree
+    paper = "Sattler et al., TNNLS 2020"
 
     class Settings(ClusteredSettings):
         eps1: float = Field(0.4, gt=0, description="a cluster is split if the norm of its mean update is below this")

@@ -31,6 +31,7 @@ class ClusteredMethod(Method):
     """FedAvg inside clusters that the method makes in `start` and may change in `adapt`."""
 
     smooths = True
+    family = "clustered"
     Settings: ClassVar[type[MethodSettings]] = ClusteredSettings
 
     def __init__(self, settings: MethodSettings) -> None:

@@ -18,6 +18,9 @@ class Ditto(FedAvg):
     """FedAvg, and personal models that minimise their client's loss + lambda / 2 * ||v - w||^2."""
 
     name = "ditto"
+    family = "personalised"
+    cost = 2.0
+    paper = "Li et al., ICML 2021"
 
     class Settings(MethodSettings):
         pull: float = Field(0.1, ge=0, description="lambda: pull of the personal towards the common model")

@@ -9,6 +9,7 @@ class FairAvg(FedAvg):
     """FedAvg with an unweighted mean."""
 
     name = "fairavg"
+    paper = "Michieli and Ozay, 2021"
 
     def combined(self, replies: Replies) -> Weights | None:
         return self.mean(list(replies), self.weights, by_samples=False) if len(replies) else None

@@ -31,6 +31,8 @@ class FedAC(ClusteredMethod):
     """Algorithm 1: local updates with two pulls, then the E-step, the M-step and the tuning of the cluster number."""
 
     name = "fedac"
+    needs = "k, at first"
+    paper = "Zhang et al., 2024"
 
     class Settings(ClusteredSettings):
         clusters: int = Field(3, ge=1, description="how many clusters there are at first (K)")

@@ -13,6 +13,7 @@ class FedAvgM(FedAvg):
     """The mean update of the clients is a gradient for the server's own SGD with momentum."""
 
     name = "fedavgm"
+    paper = "Hsu et al., 2019"
 
     class Settings(MethodSettings):
         server_momentum: float = Field(0.9, ge=0, lt=1, description="share of the last update that carries over")

@@ -61,7 +61,7 @@ class FedBR(FedAvg):
 
     name = "fedbr"
     sends = "model, projection; some, once, means of samples"
-    cost = 4.0
+    cost = 2.8
     paper = "Guo et al., ICML 2023"
 
     class Settings(MethodSettings):

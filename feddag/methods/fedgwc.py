@@ -51,6 +51,8 @@ class FedGWC(ClusteredMethod):
     """Algorithm 1: one cluster at first, recursively split."""
 
     name = "fedgwc"
+    sends = "model, losses of steps"
+    paper = "Licciardi et al., 2025"
     Settings: ClassVar[type[MethodSettings]] = GWCSettings
     _settings: GWCSettings
 

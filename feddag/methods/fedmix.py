@@ -71,7 +71,7 @@ class FedMix(FedAvg):
 
     name = "fedmix"
     sends = "model; once, means of samples"
-    cost = 2.0
+    cost = 2.1
     paper = "Yoon et al., ICLR 2021"
 
     class Settings(MethodSettings):

@@ -13,6 +13,7 @@ class FedProx(FedAvg):
     """FedAvg with mu / 2 * ||w - w_global||^2 added to every client's loss."""
 
     name = "fedprox"
+    paper = "Li et al., MLSys 2020"
 
     class Settings(MethodSettings):
         mu: float = Field(0.01, ge=0, description="pull towards the global model")

@@ -28,6 +28,9 @@ class IFCA(ClusteredMethod):
     """K models; clusters are who chose which."""
 
     name = "ifca"
+    needs = "k"
+    sends = "model, loss of each"
+    paper = "Ghosh et al., NeurIPS 2020"
 
     class Settings(ClusteredSettings):
         clusters: int = Field(3, ge=1, description="how many models there are (K)")

@@ -15,6 +15,8 @@ class Local(Method):
     """Sampled clients go on with their own model: the same expected sample passes per client as in FedAvg."""
 
     name = "local"
+    family = "baseline"
+    sends = "nothing"
     smooths = True
 
     def start(self, federation: Federation) -> None:

@@ -11,6 +11,8 @@ class Oracle(ClusteredMethod):
     """Knows the groups that the partition made, and trains one FedAvg model in each."""
 
     name = "oracle"
+    family = "baseline"
+    needs = "true groups"
     needs_truth = True
 
     def setup(self, federation: Federation) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from feddag.errors import counted
 from feddag.experiment import Experiment
+from feddag.methods import all_methods
 from feddag.records import ResultRecord
 from feddag.report.best import ByMethod, clearly_best, say_best, say_best_of_settings, shown_names
 from feddag.report.document import Document, Section, drawn, section
@@ -143,6 +144,7 @@ def _sections(place: int, setting: str, by_method: Runs, numbers: dict[str, int]
         choices = {"label": "against", "of": along}
         chart = drawn(f"curves-{place}", "accuracy of each method on the way", figure, choices=choices)
         made.append(section(f"learning-{place}", "Learning", text, figures=[chart]))
+    made += _by_family(place, by_method)
     pairs = client_pairs(by_method, numbers)
     if pairs:
         figure, options = pairs
@@ -152,6 +154,28 @@ def _sections(place: int, setting: str, by_method: Runs, numbers: dict[str, int]
         )
         made.append(section(f"clients-{place}", "Client by client", text, figures=[chart]))
     return made
+
+
+def _by_family(place: int, by_method: Runs) -> list[Section]:
+    """The best method of each kind, where there are several kinds: like is compared with like."""
+    known = all_methods()
+    families: dict[str, Runs] = {}
+    for name, runs in by_method.items():
+        kind = known.get(runs[0].finished["method"])
+        families.setdefault(kind.family if kind else "your own", {})[name] = runs
+    if len(families) < 2 or len(by_method) < 3:
+        return []
+    rows: list[list[Any]] = []
+    for family, own in families.items():
+        cells = _cells(own, lambda r: r["accuracy"]["mean"], 3)
+        best = max(range(len(cells)), key=lambda place: cells[place]["sort"] or 0.0)
+        worst = _cells(own, lambda r: r["accuracy"]["worst_decile"], 3)[best]
+        rows.append([family, len(own), [*own][best], cells[best], worst])
+    columns = [{"name": "family"}, {"name": "methods", "digits": 0}, {"name": "best of them"}]
+    columns += [{"name": name, "digits": 3} for name in ("accuracy", "worst tenth")]
+    table = {"id": f"family-table-{place}", "label": "by family", "columns": columns, "rows": rows, "cards": True}
+    text = "The method with the highest mean accuracy of each family; `feddag methods` tells what they need and send."
+    return [section(f"families-{place}", "By family", text, table=table)]
 
 
 def _summary(settings: dict[str, Runs], numbers: dict[str, int]) -> Section:

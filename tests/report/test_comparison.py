@@ -117,3 +117,15 @@ def test_a_method_of_ones_own_has_its_own_name() -> None:
     named = replace(runs[0], result=runs[0].result | {"method_name": "my-own"})
     assert [row[0] for row in table(comparison_document([named, runs[1]]), "setting-0")] == ["my-own", "fedavg"]
     assert [row[0] for row in table(comparison_document(runs), "setting-0")] == ["Own", "fedavg"]
+
+
+def test_families_are_compared_by_the_best_of_each() -> None:
+    runs = [finished("fedavg", 0, 0.5), finished("fedprox", 0, 0.6), finished("ditto", 0, 0.7), finished("x:Y", 0, 0.4)]
+    rows = table(comparison_document(runs), "families-0")
+    assert [(row[0], row[1], row[2], row[3]["text"]) for row in rows] == [
+        ("one model", 2, "fedprox", "0.600"),
+        ("personalised", 1, "ditto", "0.700"),
+        ("your own", 1, rows[2][2], "0.400"),
+    ]
+    alike = comparison_document([finished("fedavg", 0, 0.5), finished("fedprox", 0, 0.6), finished("fairavg", 0, 0.6)])
+    assert not any(part["id"] == "families-0" for part in alike["sections"])

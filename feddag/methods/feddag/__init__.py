@@ -55,6 +55,8 @@ class FedDAGStar(ClusteredMethod):
     """Grouping only: a single encoder and head per cluster. What the other two forms have in common."""
 
     name = "feddag-star"
+    sends = "model; once, a signature"
+    paper = "FedDAG, ICLR 2026"
     revision = 4
     Settings: ClassVar[type[MethodSettings]] = GroupingSettings
     _settings: GroupingSettings
@@ -299,6 +301,7 @@ class FedDAGDagger(FedDAGStar):
     """Dual encoders without sharing: the secondary encoder is trained inside its own cluster."""
 
     name = "feddag-dagger"
+    cost = 2.7  # the second encoder, and the first one's forward pass beside it
     revision = 5
     encoders = 2
     Settings = SecondarySettings
