@@ -28,7 +28,7 @@ COLUMNS = ("method", "family", "must be known", "clients send", "paper", "cost")
 
 
 def methods() -> None:
-    """List every method: its family, what it needs and sends, what a round costs, and its paper.
+    """List every method: what it needs, sends and costs.
 
     Cost is the training FLOPs of a round as a multiple of FedAvg's, with LeNet-5, batches of 32 and the method's own
     fields at their defaults.
@@ -56,9 +56,9 @@ def tune(
     runs: Annotated[Path, typer.Option(metavar="DIR", help="folder of run directories")] = Path("runs"),
     folder: Annotated[Path, typer.Option("--out", metavar="DIR", help="where what was found is kept")] = Path("tuned"),
 ) -> None:
-    """Search for the best values of a method's fields, for `feddag compare --tuned`.
+    """Search for the best values of a method's fields.
 
-    Candidates are judged on validation samples, with seeds that no result is told for. Runs that are done are not done
+    They are what `feddag compare --tuned` then uses. Candidates are judged on validation samples, with seeds that no result is told for. Runs that are done are not done
     again, so that a search can be stopped and continued.
     """
     flags = {"dataset": dataset, "columns": columns, "partition": partition, "clients": clients, "rounds": rounds}

@@ -176,7 +176,8 @@ class AdaptOnTest(Train):
 def adapted_with(step: Train, test_labels: torch.Tensor) -> Weights:
     x, y = some_samples()
     start = {"w": SPEC.initial_weights(0, "start")}
-    client = client_of(x, y, TorchTrainer(SPEC), start, test_samples=lambda: (x, test_labels))
+    usual = replace(PLAIN, momentum=0.5, batch_size=2)  # a client adapts without momentum, by all samples at once
+    client = client_of(x, y, TorchTrainer(SPEC), start, usual, test_samples=lambda: (x, test_labels))
     step.run(client)
     assert client.current is not None
     return client.current
