@@ -58,8 +58,8 @@ def tune(
 ) -> None:
     """Search for the best values of a method's fields.
 
-    They are what `feddag compare --tuned` then uses. Candidates are judged on validation samples, with seeds that no result is told for. Runs that are done are not done
-    again, so that a search can be stopped and continued.
+    They are what `feddag compare --tuned` then uses. Candidates are judged on validation samples, with seeds that no
+    result is told for. Runs that are done are not done again, so that a search can be stopped and continued.
     """
     flags = {"dataset": dataset, "columns": columns, "partition": partition, "clients": clients, "rounds": rounds}
     chosen = experiment_of(experiment, settings, method=method, **flags)
