@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, replace
 
+from feddag.client.step import Client, Result
 from feddag.client.train import Train
 from feddag.client.trainer import LocalSettings
+from feddag.heads import without
 from feddag.weights import ADAPTED
 
 ALL_SAMPLES = 2**40  # a batch that holds them all
@@ -21,3 +23,8 @@ class Adapt(Train):
 
     def settings(self, usual: LocalSettings) -> LocalSettings:
         return replace(super().settings(usual), momentum=0.0, batch_size=ALL_SAMPLES)
+
+    def run(self, client: Client) -> Result:
+        result = super().run(client)
+        client.current = without(client.weights(None), client.absent(self.settings(client.settings)))
+        return result

@@ -69,7 +69,7 @@ class FBLG(FedAvg):
     def describe(self, federation: Federation) -> None:
         """Ask whoever has not told its embedding yet: it trains once from the first weights, for nothing else."""
         unknown = [client for client in federation.clients if client not in self.embeddings]
-        first = federation.put(federation.initial_weights())
+        first = federation.put(self.initial_weights(federation))
         with federation.in_phase("warmup"):
             jobs = (Job(client, [Train(first, send=False), EmbedNoise()]) for client in unknown)
             for reply in federation.ask(jobs, optional=True):

@@ -13,6 +13,7 @@ stay the same.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -65,6 +66,7 @@ class FedBR(FedAvg):
     paper = "Guo et al., ICML 2023"
 
     class Settings(MethodSettings):
+        softmax: Literal["all"] = Field("all", description="all classes: means of samples hold those of others")
         contrast: float = Field(0.5, ge=0, description="mu: weight of features that stay like the common model's")
         evenness: float = Field(1.0, ge=0, description="lambda: weight of calling pseudo-data every class alike")
         temperature: float = Field(2.0, gt=0, description="tau: how sharply likenesses of features are told apart")

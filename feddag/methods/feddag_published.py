@@ -67,6 +67,7 @@ class FedDAGPaper(FedDAG):
     """The whole method as printed: Eq. 3-22 and Algorithms 1-4, with the plateau of Eq. 10 for alpha*."""
 
     name = "feddag-paper"
+    cost = FedDAGDagger.cost
     revision = 1
     Settings = with_defaults(SharingSettings, PAPER)
 
@@ -91,5 +92,6 @@ class FedDAGReleased(FedDAG):
     """As the published code runs it."""
 
     name = "feddag-released"
+    cost = FedDAGDagger.cost
     revision = 1
     Settings = with_defaults(SharingSettings, RELEASED)

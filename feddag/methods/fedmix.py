@@ -11,6 +11,7 @@ the derivative by the batch size twice, which leaves next to nothing of it.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -75,6 +76,7 @@ class FedMix(FedAvg):
     paper = "Yoon et al., ICLR 2021"
 
     class Settings(MethodSettings):
+        softmax: Literal["all"] = Field("all", description="all classes: means of samples hold those of others")
         share: float = Field(0.1, ge=0, lt=1, description="lambda: share of the mean in what is mixed")
         averages: int = Field(20, ge=1, description="means that each client sends")
         averaged: int = Field(5, ge=1, description="samples in a mean (M)")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from feddag.client.step import Client, Result, Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies
+from feddag.heads import without
 from feddag.methods.fedavg import FedAvg
 from feddag.weights import ClientId, Own, Served, Weights, only, part_of, used
 
@@ -30,7 +31,7 @@ class SendParts(Step):
     smoothing: float = 0.0
 
     def run(self, client: Client) -> Result:
-        model = client.weights(None)
+        model = without(client.weights(None), client.absent(client.settings))  # it answers with what it learnt
         own = {name: value for name, value in model.items() if part_of(name) not in self.parts}
         client.keep(self.keep, own, self.smoothing)
         return Result(weights=only(model, self.parts))

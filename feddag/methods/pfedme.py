@@ -17,6 +17,7 @@ from feddag.client.loss import Pull
 from feddag.client.step import Client, Result, Step
 from feddag.client.train import Train, batches_of
 from feddag.federation import Replies
+from feddag.heads import without
 from feddag.methods.base import MethodSettings
 from feddag.methods.fedavg import FedAvg
 from feddag.weights import ClientId, Ref, Served, Weights, used
@@ -43,7 +44,7 @@ class TrainEnvelope(Train):
             common = towards(common, theta, settings.lr * self.pull)
             losses.append(loss[:1])
         client.current = common
-        client.keep(PERSONAL, theta, self.smoothing)
+        client.keep(PERSONAL, without(theta, client.absent(settings)), self.smoothing)
         return Result(
             weights=common,
             numbers={"loss": float(torch.cat(losses).mean())},

@@ -31,8 +31,13 @@ def client_of(
     return Client(x=x, y=y, trainer=trainer, settings=settings, fetch=lambda ref: weights[ref.digest], **told)
 
 
+def packed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Samples of a regression as those of a classification: what is to be fitted stands beside the inputs."""
+    return torch.cat([x, y[:, None]], dim=1), torch.zeros(len(x), dtype=torch.int64)
+
+
 class LeastSquares(TorchTrainer):
-    """Fits y = x . w by gradient descent on half the mean squared error, whose minimum is known."""
+    """Fits x_2 = x_0 w_0 + x_1 w_1 by gradient descent on half the mean squared error, whose minimum is known."""
 
     def __init__(self) -> None:
         """No network."""
@@ -52,8 +57,8 @@ class LeastSquares(TorchTrainer):
         held, a, b, squares = None, np.zeros((2, 2)), np.zeros(2), 0.0
         for batch in batches:
             if batch is not held:
-                a, b = normal_equations(x[batch], y[batch])
-                held, squares = batch, float(y[batch].double().square().mean())
+                a, b = normal_equations(x[batch, :2], x[batch, 2])
+                held, squares = batch, float(x[batch, 2].double().square().mean())
             gradient = a @ w - b + settings.weight_decay * w
             for pull in pulls:
                 gradient = gradient + pull.strength * (w - pull.centre["head.w"].double().numpy())
@@ -97,7 +102,7 @@ class RegressionEngine(Engine):
             x, y = self.data[job.client]
             state = self.memory.get(job.client, (0, {}))[1]
             more = {"id": job.client, "moment": (round, exchange), "state": state}
-            client = client_of(x, y, LeastSquares(), self.weights, self.settings, **more)
+            client = client_of(*packed(x, y), LeastSquares(), self.weights, self.settings, **more)
             replies.append(Reply(job.client, perform(job.steps, client), len(y)))
             self.memory[job.client] = round, client.state
         return replies, {}

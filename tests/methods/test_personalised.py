@@ -17,6 +17,7 @@ from feddag.client.adapt import Adapt
 from feddag.client.step import Client, Result
 from feddag.client.train import Train
 from feddag.client.trainer import LocalSettings, NativeTrainer, TorchTrainer, Trainer, native_network
+from feddag.errors import FeddagError
 from feddag.methods import find_method
 from feddag.methods.fedper import SendParts
 from feddag.methods.per_fedavg import TrainToAdapt
@@ -33,6 +34,7 @@ from tests.methods.least_squares import (
     client_of,
     nearest_to,
     normal_equations,
+    packed,
     regressions,
 )
 
@@ -244,7 +246,7 @@ def test_pfedme_finds_the_minimum_of_the_mean_moreau_envelope() -> None:
 def test_pfedmes_step_by_hand() -> None:
     """x = (1, 0), y = 4: from w = 0, theta is 0.1 * 4 after one step and 0.4 + 0.1 * (3.6 - 5 * 0.4) after two."""
     x, y = torch.tensor([[1.0, 0.0]]), torch.tensor([4.0])
-    client = client_of(x, y, LeastSquares(), {"w": {"head.w": torch.zeros(2)}}, replace(PLAIN, lr=0.05))
+    client = client_of(*packed(x, y), LeastSquares(), {"w": {"head.w": torch.zeros(2)}}, replace(PLAIN, lr=0.05))
     result = TrainEnvelope(Ref("w", 0), pull=5.0, inner_steps=2, inner_lr=0.1).run(client)
     theta = 0.4 + 0.1 * (3.6 - 5 * 0.4)
     assert client.state["personal/head.w"].tolist() == pytest.approx([theta, 0])
@@ -287,10 +289,23 @@ def test_fedprox_solves_the_proximal_problem_and_an_aliased_anchor_is_noticed(tr
     federation, method = started("fedprox", engine := FakeEngine(SAMPLES), mu=0.5)
     one_round(federation, method, [0])
     step = replace(engine.jobs[0].steps[0], steps=500)
-    client = client_of(x, y, trainer_kind(), {step.model.digest: {"head.w": centre}})
+    client = client_of(*packed(x, y), trainer_kind(), {step.model.digest: {"head.w": centre}})
     found = (step.run(client).weights or {})["head.w"].numpy()
     wanted = nearest_to(centre.double().numpy(), 0.5, x, y)
     assert (abs(found - wanted).max() < 1e-4) == pulls
+
+
+@pytest.mark.parametrize("name", ["fedper", "per-fedavg", "pfedme"])
+def test_a_client_that_learnt_its_own_classes_answers_with_these(name: str) -> None:
+    fields = {**QUICK, "rounds": 2, "softmax": "held", "head": "sharp", "participation": 1.0}
+    run = feddag.run(feddag.Experiment(method=name, **fields))
+    assert all((run.network(client).state_dict()["head.bias"] < -900).sum() == 8 for client in range(6))  # of ten
+
+
+@pytest.mark.parametrize("name", ["fedmix", "fedbr"])
+def test_where_samples_of_others_come_in_all_classes_are_told_apart(name: str) -> None:
+    with pytest.raises(FeddagError, match="softmax = 'held' is not allowed"):
+        feddag.Experiment(method=name, softmax="held")
 
 
 # Real runs ------------------------------------------------------------------------------------------------------------

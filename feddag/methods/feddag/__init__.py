@@ -319,6 +319,7 @@ class FedDAG(FedDAGDagger):
     encoders that visit other clusters along the complementarity graph, as in the paper."""
 
     name = "feddag"
+    cost = 1.0  # with second encoders that visit other clusters it is that of `feddag-dagger`
     revision = 6
     Settings = SharingSettings
     _settings: SharingSettings
