@@ -36,6 +36,9 @@ class CFLGP(ClusteredMethod):
     """FedAvg inside clusters, which follow the clients' mean gradients until `until`."""
 
     name = "cfl-gp"
+    needs = "k, or by silhouette"
+    sends = "model; at first, gradients"
+    paper = "Kim et al., ICML 2024"
 
     class Settings(ClusteredSettings):
         clusters: int = Field(4, ge=0, description="how many clusters there are (M; 0: by the best silhouette)")

@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from feddag.client.loss import Pull
 from feddag.client.step import Client, Result, Step
 from feddag.client.train import balanced_batches, draw_batches
-from feddag.client.trainer import Pull
 from feddag.federation import Reply
 from feddag.heads import without
 from feddag.methods.base import MethodSettings
@@ -88,6 +88,9 @@ class CGPFL(FeSEM):
     """FeSEM's contexts, pFedMe's local work; clients use their personal models."""
 
     name = "cgpfl"
+    needs = "k"
+    cost = 5.0
+    paper = "Tang et al., IJCAI 2022"
     Settings: ClassVar[type[MethodSettings]] = CGPFLSettings
     _settings: CGPFLSettings
 

@@ -34,6 +34,9 @@ class FedGroup(OneShot):
     """Groups by the decomposed cosine of first updates, then FedAvg inside them."""
 
     name = "fedgroup"
+    needs = "k"
+    sends = "model; once, one more"
+    paper = "Duan et al., 2021"
 
     class Settings(ClusteredSettings):
         clusters: int = Field(3, ge=1, description="how many groups there are (m)")

@@ -68,6 +68,10 @@ class FedRC(ClusteredMethod):
     """E-step and M-step in each round; a client uses all models, mixed by its shares."""
 
     name = "fedrc"
+    needs = "k"
+    sends = "k models, shares of samples and labels"
+    cost = 3.0
+    paper = "Guo et al., ICML 2024"
 
     class Settings(ClusteredSettings):
         clusters: int = Field(3, ge=1, description="how many models there are (K)")

@@ -55,6 +55,9 @@ class FedSoft(ClusteredMethod):
     """Algorithm 1; a client uses its own model."""
 
     name = "fedsoft"
+    needs = "k"
+    sends = "model, shares of samples"
+    paper = "Ruan and Joe-Wong, AAAI 2022"
 
     class Settings(ClusteredSettings):
         clusters: int = Field(2, ge=1, description="how many centres there are (S)")

@@ -38,6 +38,8 @@ class FeSEM(ClusteredMethod):
     """E-step and M-step after each round of local training."""
 
     name = "fesem"
+    needs = "k"
+    paper = "Long et al., WWW Journal 2023"
     Settings: ClassVar[type[MethodSettings]] = CentreSettings
     _settings: CentreSettings
 

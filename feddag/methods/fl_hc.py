@@ -35,6 +35,8 @@ class FLHC(ClusteredMethod):
     """FedAvg, one hierarchical clustering, and FedAvg inside clusters."""
 
     name = "fl-hc"
+    needs = "k or a distance"
+    paper = "Briggs et al., IJCNN 2020"
 
     class Settings(ClusteredSettings):
         rounds_before: int = Field(10, ge=0, description="rounds of FedAvg before clients are grouped (n)")

@@ -63,6 +63,9 @@ class PACFL(OneShot):
     """One exchange before the first round, then FedAvg inside clusters."""
 
     name = "pacfl"
+    needs = "a threshold or k"
+    sends = "model; once, principal vectors"
+    paper = "Vahidian et al., AAAI 2023"
 
     class Settings(ClusteredSettings):
         vectors: int = Field(3, ge=1, description="principal vectors (p) of each class, or of the client")

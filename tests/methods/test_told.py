@@ -32,6 +32,9 @@ COSTLY = [
     "fblg",
     "feddag-dagger",
     "feddag-star",
+    "feddag",
+    "cgpfl",
+    "fedrc",
 ]
 
 
