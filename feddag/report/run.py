@@ -7,6 +7,7 @@ from feddag.errors import FeddagError, counted, short
 from feddag.report.clients import clients_section, label_distribution_section
 from feddag.report.document import Document, Section, drawn, section
 from feddag.report.events import events_by_round, timeline_section
+from feddag.report.families import families_section
 from feddag.report.figures import rounds as figures
 from feddag.report.grouping import graph_section, grouping_sections
 from feddag.report.personal import personal_section
@@ -24,6 +25,7 @@ def run_document(run: RecordedRun) -> Document:
         *grouping_sections(run),
         label_distribution_section(run),
         graph_section(run),
+        families_section(run),
         clients_section(run),
         personal_section(run),
         _traffic(run),

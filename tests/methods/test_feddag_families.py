@@ -13,6 +13,7 @@ from feddag.heads import directions
 from feddag.methods import find_method
 from feddag.methods.feddag.families import Families
 from feddag.report.recorded import read_run
+from feddag.report.run import run_document
 from feddag.weights import Weights
 from tests.methods.pretend import started
 
@@ -95,3 +96,12 @@ def test_fields_of_visiting_encoders_need_them() -> None:
         assert kind.encoders_for(kind.Settings()) == 2
     assert feddag.Experiment(method="feddag").encoders == 1
     assert feddag.Experiment(method="feddag", sharing="encoder", sources=3).encoders == 2
+
+
+def test_the_page_tells_who_is_kin_under_which_names(tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    sections = {section["id"]: section for section in run_document(read_run(tmp_path / "run"))["sections"]}
+    rows = sections["families"]["table"]["rows"]
+    assert [row[:2] for row in rows] == [[0, "1, 2"], [1, "0, 2"], [2, "0, 1"]]
+    assert [row[2] for row in rows].count("as in the first cluster") == 1
+    assert all("is the others'" in row[2] and "more" in row[2] for row in rows[1:])
