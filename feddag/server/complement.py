@@ -79,6 +79,13 @@ def paper_alignment(signatures: Sequence[Signature], cluster_labels: Labels) -> 
     return np.stack(totals, axis=2).astype(np.float64) / (sizes[:, None] * sizes[None])[..., None]
 
 
+def pooled_vectors(signatures: Sequence[Signature], class_label: int) -> NDArray[np.float64]:
+    """The principal vectors of all their samples of a class, from those of each, as long as in a signature."""
+    rows = [np.sqrt(item.counts[class_label]) * item.vectors[class_label].astype(np.float64) for item in signatures]
+    lengths, vectors = principal_vectors(np.concatenate(rows), len(rows[0]))
+    return vectors * (lengths / np.sqrt(np.sqrt(np.sum(lengths**4)) or 1.0))[:, None]
+
+
 def class_affinities(
     signatures: Sequence[Signature], cluster_labels: Labels
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
@@ -97,10 +104,8 @@ def class_affinities(
             held = [int(client) for client in members if counts[client, c]]
             holds[cluster, c] = bool(held)
             if held:
-                rows = [np.sqrt(counts[client, c]) * signatures[client].vectors[c] for client in held]
-                lengths, vectors = principal_vectors(np.concatenate(rows).astype(np.float64), kept)
-                scale = lengths / np.sqrt(np.sqrt(np.sum(lengths**4)) or 1.0)
-                pooled[cluster, c, : len(vectors)] = vectors * scale[:, None]
+                vectors = pooled_vectors([signatures[client] for client in held], c)
+                pooled[cluster, c, : len(vectors)] = vectors
     flat = pooled.reshape(clusters * classes * kept, features)
     affinities = np.empty((clusters, classes, clusters, classes))
     for learner, own in enumerate(pooled):  # one at a time: all products at once would take p² times the memory

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -40,6 +40,8 @@ from feddag.server.style import StyleSpace, style_space
 
 Fusion = Literal["clarity", "mlp", "projected", "data", "gradient", "stacked"]
 FUSIONS: tuple[str, ...] = get_args(Fusion)
+MOST_EXACT = 5_000  # clients that are compared pair by pair, unless the user says otherwise
+USUAL_LANDMARKS = 2_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +210,7 @@ def group(
     angles: Angles = "printed",
     cut: CutSettings | None = None,
     least_silhouette_ratio: float = LEAST_SILHOUETTE_RATIO,
+    landmarks: int | None = None,
     seed: int = 0,
     names: Sequence[str] | None = None,
 ) -> Grouping:
@@ -217,7 +220,9 @@ def group(
     are the paper's, "data" and "gradient" its single views, "stacked" PACFL's signal: these cut by the plateau of the
     paper's loss. `cut` chooses another rule, or fixes the threshold or the number of groups; `angles` are Eq. 4-6 as
     printed or as released. Where the silhouette of the groups by fused views is less than `least_silhouette_ratio`
-    times that of the best single view, the clearest view decides alone (0: never). `names` name the clients.
+    times that of the best single view, the clearest view decides alone (0: never). Of more than 5,000 clients only
+    2,000 are compared pair by pair, or as many `landmarks` as are given (0: always all of them). `names` name the
+    clients.
 
     >>> from feddag.client.signature import signature
     >>> draw = np.random.default_rng(0)
@@ -237,6 +242,13 @@ def group(
     names = client_names(names, len(signatures))
     check_alike(signatures, names)
     check_views(fusion, views, updates=bool(len(signatures[0].update)))
+    if fusion == "clarity" and (many := landmarks_wanted(landmarks, len(signatures))):
+        from feddag.server.landmarks import group_by_landmarks  # which groups the landmarks by this very function
+
+        how = {"views": views, "linkage": linkage, "cut": cut, "least_silhouette_ratio": least_silhouette_ratio}
+        exactly = partial(group, **how, sources=0, landmarks=0, seed=seed)
+        graph_of = partial(complement_graph, sources=sources, alignment=alignment, absent=absent)
+        return group_by_landmarks(signatures, many, exactly, graph_of, seed)
     if fusion == "clarity":
         style = style_space(signatures) if "style" in views else None
         seen = views_of(signatures, tuple(views), style=style)
@@ -282,6 +294,19 @@ def _sure(found: Grouping, by_view: Iterable[Cut], known: Held) -> Grouping:
         return replace(found, labels_=whole.labels, threshold_=whole.alpha)
     noise = estimate_noise(found.distances_)
     return replace(found, labels_=with_few_samples_joined(found.distances_, found.labels_, known, noise))
+
+
+def landmarks_wanted(landmarks: int | None, clients: int) -> int:
+    """How many clients are compared pair by pair, to group the others by; 0 where all are.
+
+    >>> landmarks_wanted(None, 5000), landmarks_wanted(None, 5001), landmarks_wanted(50, 100), landmarks_wanted(0, 9000)
+    (0, 2000, 50, 0)
+    """
+    if landmarks is None:
+        return 0 if clients <= MOST_EXACT else USUAL_LANDMARKS
+    if landmarks < 0 or landmarks == 1:
+        raise FeddagError(f"landmarks = {landmarks} is not allowed: it should be 0 or at least 2")
+    return landmarks if landmarks < clients else 0
 
 
 def _of_distances(

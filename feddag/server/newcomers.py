@@ -26,14 +26,14 @@ class Row:
     weights: dict[str, float]
 
 
-def compared_members(cluster_labels: Labels) -> Labels:
+def compared_members(cluster_labels: Labels, most: int = MEMBERS_COMPARED) -> Labels:
     """The clients that stand for their clusters: the first few of each.
 
     >>> compared_members(np.array([1, 0, 1, 0])).tolist()
     [1, 3, 0, 2]
     """
     clusters = np.unique(cluster_labels)
-    return np.concatenate([np.flatnonzero(cluster_labels == cluster)[:MEMBERS_COMPARED] for cluster in clusters])
+    return np.concatenate([np.flatnonzero(cluster_labels == cluster)[:most] for cluster in clusters])
 
 
 def nearest_cluster(distances: Floats, cluster_labels: Labels, reach: NDArray[np.float64]) -> tuple[int | None, float]:

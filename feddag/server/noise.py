@@ -165,16 +165,23 @@ def cut_by_noise(condensed: Floats, tree: Tree) -> Cut:
     alpha = float(np.sqrt(edges[done] * edges[done + 1]))
     labels = tree.cut(alpha)
     if labels.max() > 0:
-        labels = _merge_insignificant(square(fill_unknown(condensed)), labels, noise)
+        labels = merge_insignificant(square(fill_unknown(condensed)), labels, noise)
     return Cut(labels, alpha, "noise")
 
 
-def _merge_insignificant(distances: Floats, labels: Labels, noise: float) -> Labels:
+def merge_insignificant(distances: Floats, labels: Labels, noise: float) -> Labels:
     """Groups merged, least apart first, until every two differ by more than noise."""
     sizes, means = cluster_means(distances, labels)
-    target = np.arange(len(sizes))
+    return relabel(merged_clusters(sizes, means, noise, len(labels))[labels])
+
+
+def merged_clusters(
+    sizes: NDArray[np.float64], means: NDArray[np.float64], noise: float, clients: int
+) -> NDArray[np.int64]:
+    """For each cluster the one that it becomes part of, from the clusters' sizes and mean distances."""
+    sizes, means, target = sizes.copy(), means.copy(), np.arange(len(sizes))
     while len(sizes) > 1:
-        excess = means / least_significant_distance(noise, sizes[:, None], sizes[None], len(labels))
+        excess = means / least_significant_distance(noise, sizes[:, None], sizes[None], clients)
         np.fill_diagonal(excess, np.inf)
         keep, gone = sorted(int(index) for index in np.unravel_index(excess.argmin(), excess.shape))
         if excess[keep, gone] >= 1:
@@ -184,7 +191,7 @@ def _merge_insignificant(distances: Floats, labels: Labels, noise: float) -> Lab
         sizes[keep] += sizes[gone]
         means, sizes = np.delete(np.delete(means, gone, 0), gone, 1), np.delete(sizes, gone)
         target = np.where(target == gone, keep, np.where(target > gone, target - 1, target))
-    return relabel(target[labels])
+    return target
 
 
 def missing_by_chance(counts: NDArray[np.int64]) -> NDArray[np.float64]:

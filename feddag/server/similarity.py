@@ -148,7 +148,16 @@ def stacked_angles(signatures: Sequence[Signature]) -> Floats:
 # Excess over chance --------------------------------------------------------------------------------------------------
 
 
+Block = Callable[[slice, slice], Tensor]
+"""The distances of some clients (rows) to others (columns), all in one list."""
+
+
 def class_excess(counts: NDArray[np.int64]) -> Floats:
+    """What `class_block` says, for every pair."""
+    return _pairs(len(counts), class_block(counts))
+
+
+def class_block(counts: NDArray[np.int64]) -> Block:
     """Which classes they hold: the share of their classes that only one of them has, less what chance would give.
 
     Were both to draw from their common mixture, class c would be missed by a client of n samples with probability
@@ -173,10 +182,15 @@ def class_excess(counts: NDArray[np.int64]) -> Floats:
             union += anyone
         return surprise / union.clamp(min=1)
 
-    return _pairs(len(counts), excess)
+    return excess
 
 
 def data_excess(signatures: Sequence[Signature], usual: NDArray[np.float64] | None = None) -> Floats:
+    """What `data_block` says, for every pair."""
+    return _pairs(len(signatures), data_block(signatures, usual))
+
+
+def data_block(signatures: Sequence[Signature], usual: NDArray[np.float64] | None = None) -> Block:
     """How the classes that both hold look: the angle between their second moments beyond what sampling explains.
 
     The principal vectors of a class, each as long as the root of its eigenvalue, are its second moment; the cosine of
@@ -198,10 +212,15 @@ def data_excess(signatures: Sequence[Signature], usual: NDArray[np.float64] | No
             weight[at] += trust
         return total / weight / RIGHT_ANGLE  # 0 / 0 is nan
 
-    return _pairs(len(counts), excess)
+    return excess
 
 
 def gradient_excess(signatures: Sequence[Signature]) -> Floats:
+    """What `gradient_block` says, for every pair."""
+    return _pairs(len(signatures), gradient_block(signatures))
+
+
+def gradient_block(signatures: Sequence[Signature]) -> Block:
     """How the model moves: the angle between updates beyond what sampling explains, at most 1 (90 degrees)."""
     trust = torch.tensor([float(item.update_reliability) for item in signatures])
 
@@ -209,7 +228,7 @@ def gradient_excess(signatures: Sequence[Signature]) -> Floats:
         expected = degrees((trust[rows, None] * trust[None, others]).sqrt())
         return ((degrees(_cosines(signatures, rows, others)) - expected) / RIGHT_ANGLE).clamp(max=1.0)
 
-    return _pairs(len(signatures), excess)
+    return excess
 
 
 def usual_noise(signatures: Sequence[Signature]) -> NDArray[np.float64]:
@@ -272,7 +291,7 @@ def _block_index(
 
 def vectors_of(signatures: Sequence[Signature], class_label: int, clients: NDArray[np.int64]) -> Tensor:
     """Clients x p x features: these clients' vectors of one class."""
-    return torch.from_numpy(np.stack([signatures[client].vectors[class_label] for client in clients.tolist()]))
+    return torch.from_numpy(np.stack([signatures[client].vectors[class_label] for client in clients.tolist()])).float()
 
 
 def _sum_of_squares(rows: Tensor, others: Tensor) -> Tensor:
@@ -318,7 +337,7 @@ def degrees(cosines: Tensor) -> Tensor:
     return torch.rad2deg(torch.arccos(cosines.clamp(-1, 1))).masked_fill_(cosines > 1 - 1e-6, 0.0)
 
 
-def _pairs(population: int, distance: Callable[[slice, slice], Tensor]) -> Floats:
+def _pairs(population: int, distance: Block) -> Floats:
     """The condensed array of a distance that is computed block by block, each small enough for the cache."""
     condensed = np.empty(population * (population - 1) // 2, np.float32)
     for start in range(0, population, BLOCK):

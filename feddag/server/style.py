@@ -170,10 +170,10 @@ class Looks:
         for array in (self.counts, self.sums, self.noise):
             array[one] += array[other]
 
-    def compared(self, one: int, others: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+    def compared(self, one: int, others: NDArray[np.int64], trials: int | None = None) -> tuple[Array, Array, Array]:
         """By how much a row differs from others beyond chance, the standard deviation of that, and what chance exceeds.
 
-        Where they share no class the first is nan. The last is for one in `len(counts)` / LEVEL trials.
+        Where they share no class the first is nan. The last is for one in `trials` / LEVEL; as many as there are rows.
         """
         held = np.maximum(self.counts, 1e-12)
         total = self.counts[one] + self.counts[others]
@@ -187,9 +187,8 @@ class Looks:
         usual, squares = variance.sum(1), 2 * (variance**2).sum(1)
         deviation = np.sqrt(squares + 4 * (np.maximum(difference**2 - variance, 0) * variance).sum(1))
         shape = usual**2 / np.maximum(squares, 1e-300)  # Satterthwaite: a gamma variable of this mean and variance
-        bound = (
-            usual * gammainccinv(np.maximum(shape, 1e-3), LEVEL / len(self.counts)) / np.maximum(shape, 1e-3) - usual
-        )
+        level = LEVEL / (trials or len(self.counts))
+        bound = usual * gammainccinv(np.maximum(shape, 1e-3), level) / np.maximum(shape, 1e-3) - usual
         return np.where(weights.sum(1) > 0, excess, np.nan), deviation, bound
 
 

@@ -10,7 +10,7 @@ from feddag.server.clustering import build_tree, relabel
 from feddag.server.noise import (
     LEAST_DIFFERENCE,
     Held,
-    _merge_insignificant,
+    merge_insignificant,
     confidence,
     cut_by_noise,
     estimate_noise,
@@ -110,9 +110,9 @@ def test_groups_that_are_not_really_apart_are_joined() -> None:
     group = np.repeat([0, 1, 2], [4, 4, 1])
     between = np.array([[0, 0.5, 0.02], [0.5, 0, 0.4], [0.02, 0.4, 0]])
     distances = between[np.ix_(group, group)].astype(np.float32)
-    assert _merge_insignificant(distances, group, noise=0.0).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 0]
+    assert merge_insignificant(distances, group, noise=0.0).tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 0]
     # With noise 0.6, 4 against 4 clients differ from 2.5 * 0.6 * 0.5 = 0.75 on: all is one
-    assert _merge_insignificant(distances, group, noise=0.6).tolist() == [0] * 9
+    assert merge_insignificant(distances, group, noise=0.6).tolist() == [0] * 9
 
 
 # Properties -----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,278 @@
+"""Groups of more clients than can be compared pair by pair: some are grouped exactly, the others are assigned.
+
+Landmarks, clients drawn at random, are grouped as few clients are: they tell which views count, how wide the scatter
+is, and how far a client usually is from its own cluster. Every other client is compared with the clusters
+(`profiles`), which takes time in proportion to clients times clusters. Whoever is out of reach of all of them is pooled
+with the others that are, and grouped in the same way: so rare groups are found that no landmark belongs to. In the end
+clusters are built anew from all members and merged where they do not differ, and clients move to where they fit best.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from feddag.client.signature import Signature
+from feddag.rng import rng
+from feddag.server.checks import check_alike
+from feddag.server.clustering import Labels, build_tree, relabel
+from feddag.server.complement import ComplementGraph
+from feddag.server.noise import (
+    LEAST_DIFFERENCE,
+    cut_by_noise,
+    least_significant_distance,
+    merge_insignificant,
+    merged_clusters,
+)
+from feddag.server.fusion import blend, views_of
+from feddag.server.grouping import USUAL_LANDMARKS, Grouping
+from feddag.server.many_looks import distances_between, looks_of_everyone, row_of_newcomer
+from feddag.server.newcomers import compared_members
+from feddag.server.profiles import CHUNK, MOST_POOLED, Array, Profiles, distances_to, mean_over_looks, profiles_of
+from feddag.server.similarity import Floats, square
+from feddag.server.style import StyleSpace
+
+MOST_TURNS = 20
+SWEEPS = 2
+REACH = 4.0  # standard deviations beyond the usual distance to the own cluster
+ENOUGH = 5  # members from which on a cluster tells how far its members are from it
+LEAST_SPREAD = 1e-3
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """What the landmarks settled for everybody."""
+
+    weights: dict[str, float]
+    """How much each view counts, on average."""
+    usual: Array
+    """Each class's usual noise."""
+    noise: float
+    threshold: float
+    clients: int
+    closed: bool
+    """Whether there are no other clusters than the landmarks', which everybody then is in reach of."""
+    style: StyleSpace | None = None
+    """With the looks of every client."""
+    between: Floats | None = None
+    """The distances between clusters by looks."""
+    middle: float = 0.0
+    spread: float = 1.0
+    """Of the distances between clients and their own clusters."""
+
+    def reach(self, sizes: Array) -> Array:
+        """How far from clusters of these sizes a client may be."""
+        if self.closed:
+            return np.full(len(sizes), np.inf)
+        least = least_significant_distance(self.noise, np.ones(len(sizes)), sizes, self.clients)
+        return np.maximum(least, max(self.threshold, LEAST_DIFFERENCE, self.middle + REACH * self.spread))
+
+    def nearest(self, distances: Floats, sizes: Array) -> tuple[Labels, NDArray[np.bool_]]:
+        """For each client (row) its cluster, and whether it is in reach.
+
+        Among clusters in reach the likeliest: to be drawn from a small cluster, a client has to be nearer to it.
+        """
+        surprise = np.maximum(distances - self.middle, 0) / self.spread
+        scores = np.where(distances <= self.reach(sizes), surprise**2 / 2 - np.log(sizes), np.inf)
+        found = np.isfinite(scores).any(1)
+        return np.where(found, scores.argmin(1), distances.argmin(1)), found
+
+
+class LandmarkSearch:
+    """One search for the groups of many clients."""
+
+    def __init__(self, signatures: Sequence[Signature], landmarks: Labels, exact: Grouping, closed: bool) -> None:
+        """`exact` is the grouping of the landmarks; `closed`: nobody may be out of reach of its clusters."""
+        self.signatures, self.landmarks, self.exact = signatures, landmarks, exact
+        self.generator = rng(exact.seed, "landmarks", "search")
+        style = exact.style_ and looks_of_everyone(exact.style_, signatures, landmarks, self.generator)
+        assert exact.usual_noise_ is not None
+        self.frame = Frame(
+            weights={name: float(own.mean()) for name, own in exact.weights_.items()},
+            usual=exact.usual_noise_,
+            noise=exact.noise_,
+            threshold=exact.threshold_,
+            clients=len(signatures),
+            closed=closed,
+            style=style,
+            between=None if style is None else distances_between(style.looks),
+        )
+        self.labels = np.full(len(signatures), -1, np.int64)
+        self._is_landmark = np.zeros(len(signatures), bool)
+        self._is_landmark[landmarks] = True
+        self._weights = {name: np.zeros(len(signatures)) for name in exact.weights_}
+        for name, own in exact.weights_.items():
+            self._weights[name][landmarks] = own
+
+    def run(self) -> Profiles:
+        """Find `labels`; returns the clusters."""
+        first = self._profiles(self.landmarks, self.exact.labels_)
+        self._calibrate(first)
+        self.labels[self.landmarks] = self.exact.labels_
+        self._assign(np.flatnonzero(self.labels < 0), first, 0)
+        clusters = len(first.sizes)
+        for _ in range(MOST_TURNS):
+            left = np.flatnonzero(self.labels < 0)
+            if not len(left):
+                break
+            chosen = left
+            if len(left) > USUAL_LANDMARKS:
+                chosen = np.sort(self.generator.choice(left, USUAL_LANDMARKS, replace=False))
+            self.labels[chosen] = clusters + (found := self._regrouped(chosen))
+            fresh = self._profiles(chosen, found)
+            self._assign(np.setdiff1d(left, chosen, assume_unique=True), fresh, clusters)
+            clusters += len(fresh.sizes)
+        left = np.flatnonzero(self.labels < 0)
+        self.labels[left] = clusters + np.arange(len(left))
+        self.labels = relabel(self.labels)
+        everyone = np.arange(len(self.signatures))
+        for _ in range(0 if self.frame.closed else SWEEPS):
+            self.labels = relabel(self._merged()[self.labels])
+            self._assign(everyone, self._profiles(everyone, self.labels), 0)
+            self.labels = relabel(self.labels)
+        return self._profiles(everyone, self.labels)
+
+    def _profiles(self, clients: Labels, labels: Labels) -> Profiles:
+        """The clusters of these clients; views count as they do for the landmarks among them, else as on average."""
+        landmark = self._is_landmark[clients]
+        told = np.bincount(labels, landmark)
+        weights = {
+            name: np.where(told > 0, np.bincount(labels, landmark * own[clients]) / np.maximum(told, 1), mean)
+            for (name, own), mean in zip(self._weights.items(), self.frame.weights.values(), strict=True)
+        }
+        looks = None if self.frame.style is None else self.frame.style.labels[clients]
+        own = [self.signatures[client] for client in clients.tolist()]
+        return profiles_of(own, labels, self.frame.usual, weights, looks, self.generator)
+
+    def _distances(self, clients: Labels, profiles: Profiles) -> Floats:
+        style = None
+        if self.frame.style is not None and self.frame.between is not None:
+            style = self.frame.between[self.frame.style.labels[clients]]
+        own = [self.signatures[client] for client in clients.tolist()]
+        return distances_to(own, profiles, self.frame.usual, style)
+
+    def _assign(self, clients: Labels, profiles: Profiles, first: int) -> None:
+        """Label those that are in reach of a cluster; clusters are numbered from `first`."""
+        for chunk in np.split(clients, range(CHUNK, len(clients), CHUNK)):
+            best, found = self.frame.nearest(self._distances(chunk, profiles), profiles.sizes)
+            self.labels[chunk[found]] = first + best[found]
+
+    def _calibrate(self, profiles: Profiles) -> None:
+        """How far landmarks are from their own clusters."""
+        labels = self.exact.labels_
+        many = profiles.sizes[labels] >= ENOUGH
+        kept = many if many.any() else np.ones(len(labels), bool)
+        own = self._distances(self.landmarks[kept], profiles)[np.arange(int(kept.sum())), labels[kept]]
+        middle = float(np.median(own))
+        spread = 1.4826 * float(np.median(np.abs(own - middle)))
+        self.frame = replace(self.frame, middle=middle, spread=max(spread, LEAST_SPREAD))
+
+    def _regrouped(self, clients: Labels) -> Labels:
+        """Clients out of reach among themselves, by the landmarks' views, threshold and noise."""
+        if len(clients) == 1:
+            return np.zeros(1, np.int64)
+        own = [self.signatures[client] for client in clients.tolist()]
+        active = {name: weight for name, weight in self.frame.weights.items() if weight > 0}
+        seen = views_of(own, [name for name in active if name != "style"], self.frame.usual)
+        if "style" in active and self.frame.style is not None and self.frame.between is not None:
+            looks = self.frame.style.labels[clients]
+            seen["style"] = self.frame.between[looks[:, None], looks[None]][np.triu_indices(len(looks), 1)]
+        distances = blend(seen, {name: np.full(len(own), active[name]) for name in seen})
+        labels = build_tree(distances).cut(self.frame.threshold)
+        return merge_insignificant(square(distances), labels, self.frame.noise)
+
+    def _merged(self) -> Labels:
+        """For each cluster of now the one that it becomes part of."""
+        everyone = np.arange(len(self.signatures))
+        profiles = self._profiles(everyone, self.labels)
+        style = None if self.frame.between is None else mean_over_looks(self.frame.between, profiles.looks).T
+        distances = distances_to(profiles.signatures, profiles, self.frame.usual, style).astype(np.float64)
+        distances = np.where(np.isfinite(distances), distances, 1.0)
+        return merged_clusters(profiles.sizes, (distances + distances.T) / 2, self.frame.noise, self.frame.clients)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LandmarkGrouping(Grouping):
+    """The groups of many clients. Distances, views, tree and candidates are those of the landmarks."""
+
+    landmarks_: Labels
+    """Which clients were grouped exactly; `distances_`, `views_` and `tree_` are in their order."""
+    profiles_: Profiles = field(repr=False)
+    """Each group as one signature."""
+    frame_: Frame = field(repr=False)
+
+    def placed(self, newcomer: Signature) -> tuple[int | None, float]:
+        check_alike([self.signatures[0], newcomer], ["0", "newcomer"])
+        style = None if self.style_ is None else row_of_newcomer(self.style_, newcomer, self.frame_.clients)[None]
+        row = distances_to([newcomer], self.profiles_, self.frame_.usual, style)
+        best, found = self.frame_.nearest(row, self.profiles_.sizes)
+        if not found[0]:
+            return None, 0.0
+        near, others = max(float(row[0, best[0]]), 0.0), np.delete(row[0], best[0])
+        next_one = float(others.min() if len(others) else self.frame_.reach(self.profiles_.sizes)[best[0]])
+        return int(best[0]), round(max(0.0, 1 - near / next_one), 6) if next_one > 0 else 0.0
+
+    def joined_by(self, newcomer: Signature, cluster: int) -> "LandmarkGrouping":
+        profiles, style = self.profiles_, self.style_ and self.style_.joined_by(newcomer)
+        if cluster < len(profiles.sizes):
+            profiles = replace(profiles, sizes=profiles.sizes + (np.arange(len(profiles.sizes)) == cluster))
+        else:
+            mean = {name: np.array([weight]) for name, weight in self.frame_.weights.items()}
+            looks = None if style is None else style.labels[-1:]
+            chance = rng(self.seed, "landmarks", "joined")
+            profiles += profiles_of([newcomer], np.zeros(1, int), self.frame_.usual, mean, looks, chance)
+        return replace(
+            self,
+            labels_=np.append(self.labels_, cluster),
+            weights_={name: np.append(own, profiles.weights[name][cluster]) for name, own in self.weights_.items()},
+            style_=style,
+            signatures=(*self.signatures, newcomer),
+            profiles_=profiles,
+        )
+
+    def to_arrays(self) -> dict[str, Any]:
+        arrays = super().to_arrays()
+        return arrays | {
+            "landmarks": self.landmarks_,
+            "labels": self.labels_[self.landmarks_],
+            "weights": {name: own[self.landmarks_] for name, own in self.weights_.items()},
+        }
+
+
+def group_by_landmarks(
+    signatures: Sequence[Signature],
+    landmarks: int,
+    exactly: Callable[[Sequence[Signature]], Grouping],
+    graph_of: Callable[..., ComplementGraph],
+    seed: int,
+) -> LandmarkGrouping:
+    """The groups of all these clients, from the exact grouping of so many of them.
+
+    Where noise tells nothing about groups among the landmarks, or their number was fixed, there are no other groups.
+    """
+    chosen = np.sort(rng(seed, "landmarks").choice(len(signatures), landmarks, replace=False))
+    exact = exactly([signatures[client] for client in chosen.tolist()])
+    by_noise = cut_by_noise(exact.distances_, exact.tree_)
+    search = LandmarkSearch(signatures, chosen, exact, closed=by_noise.alpha != exact.threshold_)
+    profiles = search.run()
+    labels = search.labels
+    taught = compared_members(labels, MOST_POOLED)
+    graph = graph_of(
+        [signatures[client] for client in taught.tolist()], labels[taught], generator=rng(seed, "complement")
+    )
+    known = {f.name: getattr(exact, f.name) for f in fields(Grouping)}
+    return LandmarkGrouping(
+        **known
+        | {
+            "labels_": labels,
+            "weights_": {name: own[labels] for name, own in profiles.weights.items()},
+            "graph_": graph,
+            "style_": search.frame.style,
+            "signatures": tuple(signatures),
+        },
+        landmarks_=chosen,
+        profiles_=profiles,
+        frame_=search.frame,
+    )
