@@ -43,7 +43,7 @@ NEUTRAL: dict[str, Any] = {
     **{"warmup_epochs": 0, "warmup_start": "common", "warmup_balanced": True, "warmup_halves": True},
     **{"angles": "printed", "cut": "auto", "threshold": 0.0, "clusters": 0, "clustering": "agglomerative"},
     **{"homogeneous": 1000.0, "heterogeneous": 0.5},
-    "style": False,
+    **{"style": False, "sketch": 0},
     **{"cut_lambda": 0.01, "cut_gamma": 1.0, "cut_tau": 0.0, "absent": "rarest", "secondary_served": "known"},
 }
 """Fields that came later, with the value that means "as before": keys stay what they were."""

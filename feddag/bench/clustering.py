@@ -1,7 +1,8 @@
 """What grouping costs: the server's part as the number of clients grows, and a client's part beside that of IFCA.
 
 The server's part is the whole of `feddag.group` (views, fusion, tree, threshold, complementarity graph) on synthetic
-signatures in which every client holds every class, which is the most work there can be; each size runs in a process of
+signatures in which every client holds every class, which is the most work there can be, sketched above 10,000 clients;
+from 10,000 on three of the groups are rare. Each size runs in a process of
 its own, so that its peak memory, which includes the signatures, is its own.
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from feddag.bench.common import (
@@ -28,6 +30,7 @@ from feddag.bench.common import (
 )
 from feddag.bench.train import MODELS
 from feddag.client.signature import Signature
+from feddag.client.sketch import USUAL_SKETCH
 from feddag.client.step import Client, to_tensor
 from feddag.client.trainer import LocalSettings, make_trainer
 from feddag.client.warmup import MakeSignature
@@ -38,13 +41,15 @@ from feddag.weights import Ref
 
 Row = dict[str, Any]
 
-SIZES = (100, 1_000, 5_000, 10_000)
+SIZES = (100, 1_000, 10_000, 30_000, 100_000)
+MOST_WHOLE = 10_000  # clients; signatures of more are sketched, or they would take gigabytes
 GROUPS = 20
+RARE = (0.01, 0.001, 0.0001)  # shares of the clients that three more groups have, from 10,000 clients on
 VECTORS, FEATURES, COORDINATES = 3, 28 * 28, 1234  # the last: 2 % of LeNet-5
 NOISE = 0.05  # squared length of the noise on a vector of length 1
 SAMPLES = 50  # of each class
 MODELS_OF_IFCA, ROUNDS = 5, 200  # A.6.1's K and T
-COLUMNS = ("clients", "seconds", "CPU s", "peak MB", "growth", "groups", "ARI")
+COLUMNS = ("clients", "seconds", "CPU s", "peak MB", "growth", "groups", "true", "ARI", "rare found")
 CLIENT_COLUMNS = ("model", "samples", "IFCA: 5 models, 200 rounds, CPU s", "FedDAG: sign, warm up, CPU s", "ratio")
 
 
@@ -67,7 +72,8 @@ def table(rows: Sequence[Row]) -> list[list[str]]:
     return [
         [
             *(shown(row["clients"]), shown(row["seconds"], 2), shown(row["cpu_seconds"], 2), shown(row["peak_mb"])),
-            *(shown(row["growth"], 2), shown(row["groups"]), shown(row["ari"], 3)),
+            *(shown(row["growth"], 2), shown(row["groups"]), shown(row["true"]), shown(row["ari"], 3)),
+            ", ".join(row["rare"]),
         ]
         for row in rows
     ]
@@ -85,33 +91,54 @@ def run_size(clients: int) -> Row:
         "cpu_seconds": round(cpu_seconds, 4),
         "peak_mb": round(peak_mb(), 1),
         "groups": found.clusters_,
-        "true": len(set(truth)),
+        "true": len(np.unique(truth)),
         "ari": round(float(adjusted_rand_score(truth, found.labels_)), 4),
+        "signature_bytes": signatures[0].nbytes,
+        "rare": [rare_found(found.labels_, truth == group) for group in range(GROUPS, int(truth.max()) + 1)],
     }
 
 
-def synthetic_signatures(clients: int) -> tuple[list[Signature], list[int]]:
+def rare_found(labels: NDArray[np.int64], members: NDArray[np.bool_]) -> str:
+    """How many members of a group are together and alone.
+
+    >>> rare_found(np.array([0, 0, 1, 1, 1]), np.array([False, False, False, True, True]))
+    '0 of 2'
+    """
+    groups, counts = np.unique(labels[members], return_counts=True)
+    alone = [count for group, count in zip(groups, counts, strict=True) if (members | (labels != group)).all()]
+    return f"{max(alone, default=0)} of {members.sum()}"
+
+
+def synthetic_signatures(clients: int) -> tuple[list[Signature], NDArray[np.int64]]:
     """Clients in groups: in each, classes look alike and the model moves alike, up to noise of known size.
 
+    Noise in a sketch has the same law as noise in all features, so sketches are drawn as such.
+
     >>> signatures, truth = synthetic_signatures(3)
-    >>> signatures[0].vectors.shape, truth
+    >>> signatures[0].vectors.shape, truth.tolist()
     ((10, 3, 784), [0, 1, 2])
     """
     random = rng(0, "made up signatures")
-    looks = _directions(random, (GROUPS, CLASSES, VECTORS, FEATURES))
-    moves = _directions(random, (GROUPS, COORDINATES))
+    sketched = clients > MOST_WHOLE
+    features, coordinates = (USUAL_SKETCH, USUAL_SKETCH) if sketched else (FEATURES, COORDINATES)
+    truth = np.arange(clients) % GROUPS
+    start = 0
+    for number, share in enumerate(RARE if clients >= MOST_WHOLE else ()):
+        truth[start : (start := start + round(share * clients))] = GROUPS + number
+    looks = _directions(random, (int(truth.max()) + 1, CLASSES, VECTORS, features))
+    moves = _directions(random, (int(truth.max()) + 1, coordinates))
     lengths = np.sqrt(np.array([0.8, 0.5, 0.33], np.float32))[:, None]
     lengths /= np.sqrt(np.sqrt((lengths**4).sum()))
-    truth = [client % GROUPS for client in range(clients)]
+    kind = np.float16 if sketched else np.float32
     return [
         Signature(
-            vectors=_noisy(random, looks[group]) * lengths,
+            vectors=_of_norm_1(_noisy(random, looks[group]) * lengths).astype(kind),
             counts=np.full(CLASSES, SAMPLES, np.int64),
             reliability=np.full(CLASSES, 1 / (1 + NOISE) ** 2, np.float32),
-            update=_noisy(random, moves[group]),
+            update=_noisy(random, moves[group]).astype(kind),
             update_reliability=np.array(1 / (1 + NOISE), np.float32),
         )
-        for group in truth
+        for group in truth.tolist()
     ], truth
 
 
@@ -124,6 +151,11 @@ def _noisy(random: np.random.Generator, directions: Any) -> Any:
     """Directions with noise in every coordinate, of length 1 again."""
     noise = random.standard_normal(directions.shape, np.float32) * np.float32(np.sqrt(NOISE / directions.shape[-1]))
     return (directions + noise) / np.float32(np.sqrt(1 + NOISE))
+
+
+def _of_norm_1(vectors: Any) -> Any:
+    """Vectors of each class so long that the second moment they make up has norm 1."""
+    return vectors / (np.einsum("...pf,...pf->...p", vectors, vectors) ** 2).sum(-1)[..., None, None] ** 0.25
 
 
 # One client's part ---------------------------------------------------------------------------------------------------

@@ -201,7 +201,7 @@ def bench_flower(json_file: JsonOption = None) -> None:
 
 @app.command("clustering", cls=Command)
 def bench_clustering(
-    clients: Annotated[str, typer.Option(help="comma-separated numbers of clients")] = "100,1000,5000,10000",
+    clients: Annotated[str, typer.Option(help="comma-separated numbers of clients")] = "100,1000,10000,30000,100000",
     json_file: JsonOption = None,
 ) -> None:
     """What grouping costs in seconds and memory as clients grow.
@@ -214,6 +214,22 @@ def bench_clustering(
     show_table(console, "one client's part", clustering.CLIENT_COLUMNS, clustering.client_table(beside))
     title, columns = "the server's part: views, fusion, threshold, graph", clustering.COLUMNS
     show_bench(title, columns, clustering.table(rows), {"server": rows, "client": beside}, json_file)
+
+
+@app.command("landmarks", cls=Command)
+def bench_landmarks(
+    clients: Annotated[str, typer.Option(help="comma-separated numbers of clients")] = "1000,10000",
+    seeds: Annotated[str, typer.Option(help="comma-separated")] = "0",
+    json_file: JsonOption = None,
+) -> None:
+    """Groups by landmarks beside those by all pairs, on Fashion-MNIST.
+
+    Adjusted Rand index and processor seconds; rows in the JSON file are not measured again.
+    """
+    from feddag.bench import landmarks
+
+    rows = landmarks.measure(json_file, whole_numbers("--seeds", seeds), whole_numbers("--clients", clients))
+    show_table(console, "all pairs and landmarks", landmarks.COLUMNS, landmarks.table(rows), texts=2)
 
 
 def show_bench(

@@ -14,6 +14,7 @@ from safetensors.numpy import save
 from scipy.linalg import eigh
 from scipy.sparse.linalg import eigsh
 
+from feddag.client.sketch import USUAL_SKETCH, sketched_update, sketched_vectors
 from feddag.client.style import Channels, style_features, style_of_classes
 from feddag.errors import FeddagError, counted
 from feddag.files import write_atomically
@@ -32,7 +33,8 @@ LARGEST = 2**32  # bytes of a signature that is not a mistake
 DTYPES = {"vectors": "float32", "counts": "int64", "reliability": "float32", "update": "float32"}
 DTYPES |= {"update_reliability": "float32", "style": "float32", "style_spread": "float32"}
 OPTIONAL = ("style", "style_spread")  # a signature may not have them: files of before do not
-STORED_DTYPES = {"float32": "F32", "int64": "I64"}  # as safetensors calls them
+STORED_DTYPES = {"float32": "F32", "int64": "I64", "float16": "F16"}  # as safetensors calls them
+SKETCHED = ("vectors", "update")  # may be float16
 LENGTH_TOLERANCE = 0.1  # rounding takes much less; vectors made up for a test, with noise, take more
 MOST_SAMPLES = 2**40  # of one class; larger counts would not add up any more
 
@@ -64,13 +66,14 @@ class Signature:
         """Refuse what is not a signature: it may come from elsewhere."""
         _check_shapes({name: array.shape for name, array in vars(self).items()})
         for name, array in vars(self).items():
-            if array.dtype != DTYPES[name]:
+            if array.dtype not in _dtypes(name):
                 raise FeddagError(f"the signature's {name} must be {DTYPES[name]} and not {array.dtype}")
             if not np.isfinite(array).all():
                 raise FeddagError(f"the signature's {name} holds a value that is not a finite number")
         if (self.counts < 0).any() or (self.counts > MOST_SAMPLES).any():
             raise FeddagError(f"the signature's counts hold a number below 0 or above {MOST_SAMPLES}")
-        squares = np.einsum("cpf,cpf->cp", self.vectors, self.vectors, dtype=np.float64)
+        with np.errstate(over="ignore"):  # infinite lengths are refused as well
+            squares = np.square(self.vectors, dtype=np.float32).sum(2)
         norms = np.sqrt((squares**2).sum(axis=1))  # 1 for each class but for rounding; 0 where there is nothing
         if (squares > 1 + LENGTH_TOLERANCE).any() or ((norms > 0) & (norms < 1 - LENGTH_TOLERANCE)).any():
             raise FeddagError("the signature's vectors are not as long as principal vectors are")
@@ -94,6 +97,20 @@ class Signature:
     def nbytes(self) -> int:
         """Bytes it takes on the wire."""
         return sum(array.nbytes for array in vars(self).values())
+
+    def sketched(self, size: int = USUAL_SKETCH) -> "Signature":
+        """The same in fewer bytes: vectors and update projected onto so many dimensions, as 16-bit numbers.
+
+        Only signatures of one size compare. Where there are no more features than `size`, vectors stay as long.
+
+        >>> made = signature(np.random.default_rng(0).normal(size=(30, 784)), np.arange(30) % 10)
+        >>> made.nbytes, made.sketched(64).nbytes
+        (96364, 6124)
+        """
+        if size < self.vectors.shape[1]:
+            raise FeddagError(f"sketch = {size} is not allowed: it should be at least {self.vectors.shape[1]}")
+        size = min(size, self.vectors.shape[2])
+        return replace(self, vectors=sketched_vectors(self.vectors, size), update=sketched_update(self.update, size))
 
     def save(self, path: str | Path) -> None:
         """Write it as one safetensors file, whole or not at all."""
@@ -123,13 +140,18 @@ class Signature:
                     raise FeddagError(f"it should hold the arrays {', '.join(DTYPES)} and no others")
                 held = {name: file.get_slice(name) for name in DTYPES if name in file.keys()}  # noqa: SIM118
                 for name, array in held.items():
-                    if array.get_dtype() != STORED_DTYPES[DTYPES[name]]:
+                    if array.get_dtype() not in [STORED_DTYPES[dtype] for dtype in _dtypes(name)]:
                         raise FeddagError(f"the signature's {name} must be {DTYPES[name]} and not {array.get_dtype()}")
                 _check_shapes({name: tuple(array.get_shape()) for name, array in held.items()})
                 return cls(**{name: file.get_tensor(name) for name in held})
         except (OSError, SafetensorError, FeddagError) as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
             raise FeddagError(f"'{path}' is not a signature: {reason}") from None
+
+
+def _dtypes(name: str) -> list[str]:
+    """The types that an array of a signature may have."""
+    return [DTYPES[name], "float16"] if name in SKETCHED else [DTYPES[name]]
 
 
 def _check_shapes(shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -167,6 +189,7 @@ def signature(
     update_reliability: float = 0.0,
     style: bool = True,
     channels: Channels = "last",
+    sketch: int = 0,
     seed: int = 0,
 ) -> Signature:
     """The signature of samples `x` (any shape) with labels `y` in 0 .. num_classes - 1 (by default those in `y`).
@@ -176,6 +199,7 @@ def signature(
     `vector_share` as many as that share of its samples, at least one and at most `vectors`. At most `per_class` samples
     of a class are looked at (A.6.2). `update` is the change of a common model in a short training (see `sparsified`).
     With `style` it also tells how samples look, whatever they show; `channels` are their last axis, or the first.
+    `sketch` projects vectors and update onto so many dimensions (0: sent as they are).
 
     >>> sig = signature(np.eye(4), np.array([0, 0, 0, 2]), num_classes=3, vectors=2, inputs="raw")
     >>> sig.counts.tolist(), sig.vectors.shape, np.abs(sig.vectors[2]).tolist()
@@ -210,6 +234,7 @@ def signature(
         update=np.zeros(0, np.float32) if update is None else np.asarray(update, np.float32),
         update_reliability=np.asarray(update_reliability, np.float32),
     )
+    made = made.sketched(sketch) if sketch else made
     return with_style(made, np.asarray(x), labels, channels) if style else made
 
 

@@ -58,6 +58,8 @@ class MakeSignature(Step):
     """Above 0: so many epochs in each of `rounds`, instead of steps."""
     style: bool = False
     """Whether it is told how samples look."""
+    sketch: int = 0
+    """Dimensions that vectors and update are projected onto; 0: sent as they are."""
     rounds: int = 1
     """Trainings one after the other, each with fresh momentum; the update is the change in the last (released code)."""
     trained: tuple[str, ...] = ("encoder", "head")
@@ -71,6 +73,9 @@ class MakeSignature(Step):
         classes = (model.num_classes,)
         features = _features(model) if self.inputs == "features" else int(np.prod(model.shape))
         update = (max(1, round(self.sparsity * _size(model, self.trained))),)
+        if self.sketch:
+            features = min(self.sketch, features)
+            update = (min(update[0], features),)
         vectors = (model.num_classes, self.vectors, features)
         statistics = style_size(model.shape, "first")
         style = {"style": (*classes, statistics), "style_spread": (statistics * (statistics + 1) // 2,)}
@@ -128,13 +133,14 @@ class MakeSignature(Step):
             update=np.zeros_like(update) if diverged else update,
             update_reliability=agreed,
             style=False,
+            sketch=self.sketch,
             seed=client.seed,
         )
         if self.style:
             made = with_style(made, client.x.numpy()[told], y[told], "first")
         client.current = start | mean
-        # Training that diverged is told as it is: the server then counts the client as missing, with that reason.
-        sent = vars(made) | ({"update": update} if diverged else {})
+        # Training that diverged is told: the server then counts the client as missing, with that reason.
+        sent = vars(made) | ({"update": np.full_like(made.update, np.nan)} if diverged else {})
         sent = {name: array for name, array in sent.items() if self.style or name not in OPTIONAL}
         return Result(
             weights=only(mean, self.parts) if self.send else None,

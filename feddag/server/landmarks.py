@@ -128,11 +128,19 @@ class LandmarkSearch:
         self.labels[left] = clusters + np.arange(len(left))
         self.labels = relabel(self.labels)
         everyone = np.arange(len(self.signatures))
+        profiles = self._profiles(everyone, self.labels)
         for _ in range(0 if self.frame.closed else SWEEPS):
-            self.labels = relabel(self._merged()[self.labels])
-            self._assign(everyone, self._profiles(everyone, self.labels), 0)
+            before = self.labels.copy()
+            target = self._merged(profiles)
+            if len(np.unique(target)) < len(target):
+                self.labels = relabel(target[self.labels])
+                profiles = self._profiles(everyone, self.labels)
+            self._assign(everyone, profiles, 0)
             self.labels = relabel(self.labels)
-        return self._profiles(everyone, self.labels)
+            if np.array_equal(before, self.labels):
+                break
+            profiles = self._profiles(everyone, self.labels)
+        return profiles
 
     def _profiles(self, clients: Labels, labels: Labels) -> Profiles:
         """The clusters of these clients; views count as they do for the landmarks among them, else as on average."""
@@ -155,7 +163,7 @@ class LandmarkSearch:
 
     def _assign(self, clients: Labels, profiles: Profiles, first: int) -> None:
         """Label those that are in reach of a cluster; clusters are numbered from `first`."""
-        for chunk in np.split(clients, range(CHUNK, len(clients), CHUNK)):
+        for chunk in [clients[start : start + CHUNK] for start in range(0, len(clients), CHUNK)]:
             best, found = self.frame.nearest(self._distances(chunk, profiles), profiles.sizes)
             self.labels[chunk[found]] = first + best[found]
 
@@ -183,10 +191,8 @@ class LandmarkSearch:
         labels = build_tree(distances).cut(self.frame.threshold)
         return merge_insignificant(square(distances), labels, self.frame.noise)
 
-    def _merged(self) -> Labels:
-        """For each cluster of now the one that it becomes part of."""
-        everyone = np.arange(len(self.signatures))
-        profiles = self._profiles(everyone, self.labels)
+    def _merged(self, profiles: Profiles) -> Labels:
+        """For each cluster the one that it becomes part of, because the two do not differ."""
         style = None if self.frame.between is None else mean_over_looks(self.frame.between, profiles.looks).T
         distances = distances_to(profiles.signatures, profiles, self.frame.usual, style).astype(np.float64)
         distances = np.where(np.isfinite(distances), distances, 1.0)

@@ -36,7 +36,7 @@ def looks_of_everyone(
     labels[landmarks] = space.labels
     left = np.flatnonzero(labels < 0)
     while True:
-        for chunk in np.array_split(left, -(-len(left) // CHUNK)) if len(left) else []:
+        for chunk in [left[start : start + CHUNK] for start in range(0, len(left), CHUNK)]:
             own = _looks(space, [signatures[client] for client in chunk.tolist()])
             labels[chunk] = nearest_looks(space.looks, own, len(signatures))
         left = left[labels[left] < 0]

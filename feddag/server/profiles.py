@@ -16,7 +16,7 @@ from feddag.server.complement import pooled_vectors
 from feddag.server.similarity import Block, Floats, class_block, counts_of, data_block, gradient_block
 
 Array = NDArray[np.float64]
-MOST_POOLED = 300  # members that a cluster's signature is made of
+MOST_POOLED = 100  # members that a cluster's signature is made of
 CHUNK = 2048  # clients that are compared at a time
 LEAST_RELIABILITY = 1e-3  # of an update; what claims less would make a cluster's all noise
 

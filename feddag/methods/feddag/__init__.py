@@ -130,7 +130,10 @@ class FedDAGStar(ClusteredMethod):
             "halves": own.warmup_halves,
             "per_class": own.samples_per_class or None,
             "send": self.needs_warm_encoders(),
-            **{name: getattr(own, name) for name in ("sparsity", "vectors", "vector_share", "inputs", "style")},
+            **{
+                name: getattr(own, name)
+                for name in ("sparsity", "vectors", "vector_share", "inputs", "style", "sketch")
+            },
             "least_per_class": own.least_per_class,
         }
         return MakeSignature(start, **how)

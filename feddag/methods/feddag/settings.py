@@ -38,6 +38,7 @@ class GroupingSettings(ClusteredSettings):
         "standardised", description="what vectors are made of: samples, raw samples, or an encoder's features (A.6.1)"
     )
     style: bool = Field(True, description="clients also tell how their samples look, whatever they show")
+    sketch: int = Field(0, ge=0, description="dimensions that signatures are projected onto, to be small (0: not)")
     least_per_class: int = Field(1, ge=1, description="classes of fewer samples are left out of signatures")
     # grouping, §3.2-3.4
     similarity: Literal["fused", "data", "gradient"] = Field("fused", description="what clients are compared by")
