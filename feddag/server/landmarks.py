@@ -72,10 +72,11 @@ class Frame:
     def nearest(self, distances: Floats, sizes: Array) -> tuple[Labels, NDArray[np.bool_]]:
         """For each client (row) its cluster, and whether it is in reach.
 
-        Among clusters in reach the likeliest: to be drawn from a small cluster, a client has to be nearer to it.
+        Among clusters in reach the nearest, if each were farther by the error of its own signature: that of a small
+        cluster is nearer to some clients by chance alone.
         """
-        surprise = np.maximum(distances - self.middle, 0) / self.spread
-        scores = np.where(distances <= self.reach(sizes), surprise**2 / 2 - np.log(sizes), np.inf)
+        errors = self.noise * np.sqrt(1 / sizes / 2)
+        scores = np.where(distances <= self.reach(sizes), distances + errors, np.inf)
         found = np.isfinite(scores).any(1)
         return np.where(found, scores.argmin(1), distances.argmin(1)), found
 

@@ -65,11 +65,12 @@ class Membership(Stateful):
 
     def diagnostics(self) -> dict[str, Any]:
         """What led to the clusters of the founders, and what every client says it holds."""
-        arrays, first = self.grouping.to_arrays(), len(self.founders)
+        arrays, founders = self.grouping.to_arrays(), list(self.founders)
+        compared = arrays.pop("landmarks", range(len(founders)))  # of many clients only some are compared in pairs
         return arrays | {
-            "clients": list(self.founders),
-            "labels": arrays["labels"][:first],
-            "weights": {view: values[:first] for view, values in arrays["weights"].items()},
+            "clients": [founders[number] for number in compared],
+            "labels": arrays["labels"][: len(compared)],
+            "weights": {view: values[: len(compared)] for view, values in arrays["weights"].items()},
             "counts": {client: signed["counts"] for client, signed in self.signatures.items()},
         }
 

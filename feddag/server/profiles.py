@@ -135,8 +135,8 @@ def distances_to(
 
 def mean_over_looks(style: Floats, looks: Array) -> Floats:
     """The mean distance to a cluster's members, from that to each look and how many have it; nan where unknown."""
-    known = ~np.isnan(style)
-    shares = known @ looks.T
+    style = style[:, : looks.shape[1]]  # nobody has a look beyond
+    shares = ~np.isnan(style) @ looks.T
     with np.errstate(invalid="ignore"):
         mean: Floats = np.where(shares > 0, (np.nan_to_num(style) @ looks.T) / shares, np.nan).astype(np.float32)
     return mean
