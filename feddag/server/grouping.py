@@ -101,7 +101,7 @@ class Grouping:
     @cached_property
     def sureness_(self) -> NDArray[np.float64]:
         """Of each client that was grouped, 0 to 1: how much nearer its own group is than the next."""
-        return sureness(self.distances_, self.labels_[: self.tree_.clients], self.threshold_)
+        return sureness(self.distances_, self._compared(), self.threshold_)
 
     @cached_property
     def significance_(self) -> NDArray[np.float64]:
@@ -111,7 +111,7 @@ class Grouping:
     @cached_property
     def stability_(self) -> float:
         """How alike the groups are when some clients are missing: the mean adjusted Rand index of 20 resamples."""
-        return stability(self.distances_, self.labels_[: self.tree_.clients], self.linkage, self.seed)
+        return stability(self.distances_, self._compared(), self.linkage, self.seed)
 
     @property
     def verdict_(self) -> str:
@@ -180,6 +180,10 @@ class Grouping:
         labels, offsets = self.labels_[members], self.offsets_
         return row_by_clarity(everyone, labels, member_weights, active_views, self.usual_noise_, style, offsets)
 
+    def _compared(self) -> Labels:
+        """The groups of those clients whose distances are known, in the order of the distances."""
+        return self.labels_[: self.tree_.clients]
+
     def to_arrays(self) -> dict[str, Any]:
         """Plain arrays and numbers, for a report."""
         return {
@@ -245,10 +249,9 @@ def group(
     if fusion == "clarity" and (many := landmarks_wanted(landmarks, len(signatures))):
         from feddag.server.landmarks import group_by_landmarks  # which groups the landmarks by this very function
 
-        how = {"views": views, "linkage": linkage, "cut": cut, "least_silhouette_ratio": least_silhouette_ratio}
-        exactly = partial(group, **how, sources=0, landmarks=0, seed=seed)
-        graph_of = partial(complement_graph, sources=sources, alignment=alignment, absent=absent)
-        return group_by_landmarks(signatures, many, exactly, graph_of, seed)
+        exactly = partial(group, views=views, linkage=linkage, sources=sources, alignment=alignment, absent=absent)
+        exactly = partial(exactly, cut=cut, least_silhouette_ratio=least_silhouette_ratio, landmarks=0, seed=seed)
+        return group_by_landmarks(signatures, many, exactly, seed)
     if fusion == "clarity":
         style = style_space(signatures) if "style" in views else None
         seen = views_of(signatures, tuple(views), style=style)

@@ -9,18 +9,22 @@ clusters are built anew from all members and merged where they do not differ, an
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from feddag.client.signature import Signature
+from feddag.errors import FeddagError
 from feddag.rng import rng
 from feddag.server.checks import check_alike
 from feddag.server.clustering import Labels, build_tree, relabel
-from feddag.server.complement import ComplementGraph
+from feddag.server.complement import complement_graph
 from feddag.server.noise import (
+    FEW,
     LEAST_DIFFERENCE,
+    LEAST_SAMPLES,
     cut_by_noise,
     least_significant_distance,
     merge_insignificant,
@@ -141,7 +145,18 @@ class LandmarkSearch:
             if np.array_equal(before, self.labels):
                 break
             profiles = self._profiles(everyone, self.labels)
-        return profiles
+        return profiles if self.frame.closed else self._few_samples_joined(profiles)
+
+    def _few_samples_joined(self, profiles: Profiles) -> Profiles:
+        """Clusters of one or two clients with too few samples to know their own noise go to the nearest other."""
+        held = np.array([item.counts.sum() for item in profiles.signatures])
+        few = (profiles.sizes <= FEW) & (held < LEAST_SAMPLES)
+        clients = np.flatnonzero(few[self.labels])
+        if few.all() or not len(clients):
+            return profiles
+        self.labels[clients] = np.where(few, np.inf, self._distances(clients, profiles)).argmin(1)
+        self.labels = relabel(self.labels)
+        return self._profiles(np.arange(len(self.labels)), self.labels)
 
     def _profiles(self, clients: Labels, labels: Labels) -> Profiles:
         """The clusters of these clients; views count as they do for the landmarks among them, else as on average."""
@@ -200,6 +215,20 @@ class LandmarkSearch:
         return merged_clusters(profiles.sizes, (distances + distances.T) / 2, self.frame.noise, self.frame.clients)
 
 
+def _nearer(distances: Floats, labels: Labels) -> Array:
+    """How much nearer the cluster of its label is to each client than the next one, 0 to 1.
+
+    >>> _nearer(np.array([[1.0, 4.0], [4.0, 2.0], [3.0, 2.0]], np.float32), np.array([0, 1, 0])).tolist()
+    [0.75, 0.5, 0.0]
+    """
+    rows = np.arange(len(labels))
+    own = distances[rows, labels].astype(np.float64)
+    others = distances.copy()
+    others[rows, labels] = np.inf
+    sure: Array = np.maximum(1 - own / np.maximum(others.min(1), 1e-12), 0)
+    return sure
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class LandmarkGrouping(Grouping):
     """The groups of many clients. Distances, views, tree and candidates are those of the landmarks."""
@@ -209,6 +238,26 @@ class LandmarkGrouping(Grouping):
     profiles_: Profiles = field(repr=False)
     """Each group as one signature."""
     frame_: Frame = field(repr=False)
+    exact_: Grouping = field(repr=False)
+    """The grouping of the landmarks alone."""
+
+    @cached_property
+    def sureness_(self) -> Array:
+        """Of each client, 0 to 1: how much nearer its own group is than the next; 0 where there is only one."""
+        sure = np.zeros(len(self.labels_))
+        if self.clusters_ > 1:
+            for start in range(0, len(sure), CHUNK):
+                part = slice(start, start + CHUNK)
+                style = None if self.style_ is None else distances_between(self.style_.looks)[self.style_.labels[part]]
+                rows = distances_to(self.signatures[part], self.profiles_, self.frame_.usual, style)
+                sure[part] = _nearer(np.maximum(rows, 0), self.labels_[part])
+        return sure
+
+    def cut(self, *, clusters: int) -> "LandmarkGrouping":
+        """The same clients in so many groups: the landmarks' tree cut elsewhere, the others assigned to the nearest."""
+        if len(self.labels_) > self.frame_.clients:
+            raise FeddagError("clients have joined this grouping since: cut the one before, or group all anew")
+        return _searched(self.signatures, self.landmarks_, self.exact_.cut(clusters=clusters), closed=True)
 
     def placed(self, newcomer: Signature) -> tuple[int | None, float]:
         check_alike([self.signatures[0], newcomer], ["0", "newcomer"])
@@ -239,21 +288,20 @@ class LandmarkGrouping(Grouping):
             profiles_=profiles,
         )
 
+    def _compared(self) -> Labels:
+        return self.labels_[self.landmarks_]
+
     def to_arrays(self) -> dict[str, Any]:
         arrays = super().to_arrays()
         return arrays | {
             "landmarks": self.landmarks_,
-            "labels": self.labels_[self.landmarks_],
+            "labels": self._compared(),
             "weights": {name: own[self.landmarks_] for name, own in self.weights_.items()},
         }
 
 
 def group_by_landmarks(
-    signatures: Sequence[Signature],
-    landmarks: int,
-    exactly: Callable[[Sequence[Signature]], Grouping],
-    graph_of: Callable[..., ComplementGraph],
-    seed: int,
+    signatures: Sequence[Signature], landmarks: int, exactly: Callable[[Sequence[Signature]], Grouping], seed: int
 ) -> LandmarkGrouping:
     """The groups of all these clients, from the exact grouping of so many of them.
 
@@ -262,24 +310,27 @@ def group_by_landmarks(
     chosen = np.sort(rng(seed, "landmarks").choice(len(signatures), landmarks, replace=False))
     exact = exactly([signatures[client] for client in chosen.tolist()])
     by_noise = cut_by_noise(exact.distances_, exact.tree_)
-    search = LandmarkSearch(signatures, chosen, exact, closed=by_noise.alpha != exact.threshold_)
-    profiles = search.run()
-    labels = search.labels
-    taught = compared_members(labels, MOST_POOLED)
-    graph = graph_of(
-        [signatures[client] for client in taught.tolist()], labels[taught], generator=rng(seed, "complement")
-    )
-    known = {f.name: getattr(exact, f.name) for f in fields(Grouping)}
+    return _searched(signatures, chosen, exact, closed=by_noise.alpha != exact.threshold_)
+
+
+def _searched(signatures: Sequence[Signature], chosen: Labels, exact: Grouping, closed: bool) -> LandmarkGrouping:
+    search = LandmarkSearch(signatures, chosen, exact, closed)
+    profiles, labels = search.run(), search.labels
+    members = compared_members(labels, MOST_POOLED)
+    standing_for = [signatures[client] for client in members.tolist()]
+    chance = rng(exact.seed, "complement")
+    graph = complement_graph(standing_for, labels[members], exact.sources, exact.alignment, chance, exact.absent)
+    changed = {
+        "labels_": labels,
+        "weights_": {name: own[labels] for name, own in profiles.weights.items()},
+        "graph_": graph,
+        "style_": search.frame.style,
+        "signatures": tuple(signatures),
+    }
     return LandmarkGrouping(
-        **known
-        | {
-            "labels_": labels,
-            "weights_": {name: own[labels] for name, own in profiles.weights.items()},
-            "graph_": graph,
-            "style_": search.frame.style,
-            "signatures": tuple(signatures),
-        },
+        **{one.name: getattr(exact, one.name) for one in fields(Grouping)} | changed,
         landmarks_=chosen,
         profiles_=profiles,
         frame_=search.frame,
+        exact_=exact,
     )

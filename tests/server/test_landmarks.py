@@ -1,6 +1,7 @@
-"""Many clients by landmarks: the same groups as by all pairs, rare ones too; newcomers are compared with groups only."""
+"""Many clients by landmarks: the same groups as by all pairs, rare ones too; newcomers meet groups, not clients."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -90,6 +91,25 @@ def test_a_newcomer_is_compared_with_groups_only_and_may_found_one() -> None:
 def test_a_fixed_number_of_groups_is_kept() -> None:
     found = group(clients(TRUTH.tolist()), landmarks=40, seed=0, cut=CutSettings(clusters=2))
     assert found.clusters_ == 2
+    coarser = large().cut(clusters=2)
+    assert same_partition(coarser.labels_, found.labels_)
+    with pytest.raises(FeddagError, match="clients have joined"):
+        large().joined_by(clients([0])[0], 0).cut(clusters=2)
+
+
+def test_how_sure_it_is_is_told_of_every_client() -> None:
+    found = large()
+    assert len(found.sureness_) == 240 and found.sureness_.min() > 0.5
+    assert found.verdict_ == "5 groups, clear"
+    assert group(clients([0] * 60), landmarks=20).sureness_.tolist() == [0] * 60
+
+
+def test_few_samples_are_no_group() -> None:
+    strange = clients([4], seed=3)[0]
+    few = replace(strange, counts=np.full(CLASSES, 2))
+    found = group([*clients([0, 1] * 60), strange], landmarks=30, seed=0)
+    assert found.clusters_ == 3
+    assert group([*clients([0, 1] * 60), few], landmarks=30, seed=0).clusters_ == 2
 
 
 def test_looks_are_told_apart_and_a_look_that_no_landmark_has_is_one_of_its_own() -> None:
