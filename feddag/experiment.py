@@ -34,6 +34,7 @@ NEUTRAL: dict[str, Any] = {
         "columns": "",
         "join_round": 0,
         "personal": "none",
+        "evaluate_every": 1,
         "robust": "none",
         "least_per_class": 1,
         "samples_per_class": 1000,
@@ -144,6 +145,7 @@ class Experiment(BaseModel):
     personal: Literal["none", "head", "full", "auto"] = Field(
         "none", description="what clients may choose at the end beside the group's model: tuned, alone, common, mixed"
     )
+    evaluate_every: int = Field(1, ge=1, description="rounds from one scoring, record and checkpoint to the next")
     finetune: bool = Field(True, description="at the end, also score every model after local epochs on its client")
     workers: int = Field(0, ge=0, description="worker processes (0: one per core); never changes a result")
 

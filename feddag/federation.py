@@ -154,6 +154,7 @@ class Federation:
         self._minimum = minimum
         self._inspector = Inspector(model, {form_of(model.initial_weights(seed, "form"))})
         self._exchange = 0
+        self._present: tuple[tuple[ClientId, ...], frozenset[ClientId], tuple[ClientId, ...]] | None = None
         self._counting = True
         self._told: list[Event] = []
         self.participation = participation
@@ -176,7 +177,11 @@ class Federation:
     @property
     def clients(self) -> tuple[ClientId, ...]:
         """The clients that take part now, sorted."""
-        return tuple(client for client in self._engine.population() if client not in self._held_out)
+        everyone = self._engine.population()
+        if self._present is None or self._present[0] is not everyone or self._present[1] is not self._held_out:
+            found = tuple(client for client in everyone if client not in self._held_out) if self._held_out else everyone
+            self._present = everyone, self._held_out, found
+        return self._present[2]
 
     @property
     def seed(self) -> int:

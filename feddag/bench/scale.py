@@ -1,4 +1,4 @@
-"""What a run costs as the number of clients grows while 20 of them take part in a round.
+"""What a run costs as the number of clients grows while 20 or 100 of them take part in a round.
 
 Each case is a whole run as a user starts it (partition, training, averaging, evaluation of every client, history,
 checkpoint) with FedAvg on synthetic pixels, in a process of its own so that its peak memory is its own.
@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from feddag.errors import FeddagError
 from feddag.experiment import Experiment
 from feddag.runner.run import run
 
-PARTICIPANTS = 20
+PARTICIPANTS = 20  # in a round, unless a case says otherwise
 COLUMNS = (
     *("case", "clients", "rounds/s", "s/round", "outside training s", "outside training", "set-up s", "peak MB"),
 )
@@ -48,10 +48,17 @@ class Case:
     model: str
     epochs: int
     rounds: int
+    participants: int = PARTICIPANTS
+    every: int = 1
+    """Rounds from one scoring of every client to the next."""
+    test: Literal["classes", "mix", "own"] = "classes"
+    """Which samples a client is scored on; "own" are nobody else's."""
 
     def __post_init__(self) -> None:
-        if self.rounds < 2:
-            raise FeddagError(f"rounds = {self.rounds} is not possible: at least 2 are needed, one for start-up")
+        if self.rounds < 2 * self.every:
+            raise FeddagError(
+                f"rounds = {self.rounds} is not possible: one scoring is needed for start-up, and another"
+            )
         if self.clients < 1:
             raise FeddagError(f"clients = {self.clients} is not possible: at least 1 is needed")
 
@@ -66,7 +73,13 @@ def usual(rounds: int = 4, samples: int = 600) -> Case:
     return Case("lenet5 28x28", 100, samples, (1, 28, 28), "lenet5", 10, rounds)
 
 
-CASES = (many(100), many(1_000), many(10_000), usual())
+def most(rounds: int = 40, test: Literal["classes", "own"] = "classes") -> Case:
+    """As many as there may be: 100 of 100,000 small clients a round, all of them scored every tenth round."""
+    name = "mlp 8x8, own test samples" if test == "own" else "mlp 8x8"
+    return Case(name, 100_000, 10, (1, 8, 8), "mlp", 1, rounds, participants=100, every=10, test=test)
+
+
+CASES = (many(100), many(1_000), many(10_000), most(), usual())
 
 
 def measure(cases: Sequence[Case] = CASES) -> list[dict[str, Any]]:
@@ -118,10 +131,12 @@ def run_case(case: Case) -> dict[str, Any]:
             dataset=str(file),
             partition="iid",
             clients=case.clients,
-            participation=min(1.0, PARTICIPANTS / case.clients),
+            participation=min(1.0, case.participants / case.clients),
             model=case.model,
             epochs=case.epochs,
             rounds=case.rounds,
+            evaluate_every=case.every,
+            test=case.test,
             finetune=False,
             workers=CORES,
         )
@@ -135,13 +150,14 @@ def run_case(case: Case) -> dict[str, Any]:
             )
         finally:
             trainer.NativeTrainer.fit = training._function  # type: ignore[method-assign]  # noqa: SLF001
-    times, inside = np.diff(moments, axis=0).T
+    times, inside = np.diff(moments, axis=0).T / case.every
     outside = np.maximum(0.0, times - inside / CORES) if native.available() else None
     seconds = statistics.median(times.tolist())
     return {
         "case": case.name,
         "clients": case.clients,
-        "participants": min(case.clients, PARTICIPANTS),
+        "participants": min(case.clients, case.participants),
+        "evaluate_every": case.every,
         "rounds": case.rounds,
         "epochs": case.epochs,
         "samples_per_client": case.samples,

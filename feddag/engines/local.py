@@ -33,13 +33,14 @@ class LocalEngine(Engine):
         self._states: dict[ClientId, tuple[int, Weights]] = {}
         self._scores: dict[Score, Tensor] = {}
         self._handed: dict[Ref, Weights] = {}  # in this round
+        self._population = tuple(range(len(data.offsets) - 1))
         # One thread per worker: sums then run in one order whatever the number of cores.
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
         self._pool = make_pool(data, config, workers)
 
     def population(self) -> tuple[ClientId, ...]:
-        return tuple(range(len(self._data.offsets) - 1))
+        return self._population
 
     def put(self, weights: Weights) -> Ref:
         ref = Ref(digest(weights), nbytes(weights))

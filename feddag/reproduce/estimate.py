@@ -35,7 +35,8 @@ def estimate(experiments: Iterable[Experiment], runs: Path) -> dict[str, float]:
         network = (replace(config.model, encoders=1), experiment.batch_size, experiment.trainer)
         if network not in speeds:
             speeds[network] = measure_speed(experiment, dataset, partition, config)
-        begun = RunDirectory(runs / name_of(experiment)).count_rounds() / experiment.rounds
+        lines = RunDirectory(runs / name_of(experiment)).count_rounds()
+        begun = min(1.0, lines * experiment.evaluate_every / experiment.rounds)
         work = (1 - begun) * passes_of(experiment, dataset, partition, config)
         seconds[experiment.key()] = START_SECONDS + work / speeds[network]
     return seconds

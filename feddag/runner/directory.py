@@ -152,7 +152,7 @@ class RunDirectory:
         return self._history.read(result)
 
     def count_rounds(self) -> int:
-        """How many rounds have been recorded, without a look at what stands in them."""
+        """How many rounds have been scored and recorded, without a look at what stands in them."""
         return self._history.lines()
 
     def read_result(self) -> ResultRecord | None:

@@ -117,9 +117,9 @@ class Loop:
             self.checkpoint(0)
         number = done or 0
         while not self._is_over(number):
-            number += 1
             began = time.perf_counter()
-            record = self._round(number)
+            record = self._rounds(number)
+            number = record["round"]
             record["seconds"] = round(time.perf_counter() - began, 4)
             self.files.append(record)
             if self.method.clusters() != self.explained:
@@ -138,24 +138,33 @@ class Loop:
             raise FeddagError(f"training_flops = {wanted} is out of reach: {done} rounds took {taken} to train")
         return over
 
-    def _round(self, number: int) -> RoundRecord:
-        """A round; one that left models nobody can use is undone, and repeated without whoever caused it."""
+    def _rounds(self, done: int) -> RoundRecord:
+        """Rounds up to the next that is scored; if models are then of no use, again without whoever caused it."""
+        every = self.experiment.evaluate_every
         while True:
-            self.federation.begin_round(number)
-            if 0 < self.experiment.join_round <= number:
-                self.federation.admit(self.context.held_out)
-            self._welcome()
-            sampled = self.method.sample(self.federation)
-            self.method.round(self.federation, sampled)
-            self.personal.round(sampled)
-            for client, times in self.method.suspects().items():
-                text = f"client {client} sent an update {times:.0f} times as long as usual"
-                self.federation.tell("fault", text, [client])
-            record = self._record(number)
-            culprits = far_beyond(self.federation.peaks, SUSPECT) if self.evaluation.unusable else []
+            number, peaks, missing = done, dict[ClientId, float](), dict[ClientId, str]()
+            while number == done or not (number % every == 0 or self._is_over(number)):
+                number += 1
+                self._round(number)
+                peaks = {**peaks, **{c: max(peak, peaks.get(c, 0.0)) for c, peak in self.federation.peaks.items()}}
+                missing |= self.federation.missing
+            record = self._record(number, missing)
+            culprits = far_beyond(peaks, SUSPECT) if self.evaluation.unusable else []
             if not culprits:
                 return record
             self._undo(number, culprits)
+
+    def _round(self, number: int) -> None:
+        self.federation.begin_round(number)
+        if 0 < self.experiment.join_round <= number:
+            self.federation.admit(self.context.held_out)
+        self._welcome()
+        sampled = self.method.sample(self.federation)
+        self.method.round(self.federation, sampled)
+        self.personal.round(sampled)
+        for client, times in self.method.suspects().items():
+            text = f"client {client} sent an update {times:.0f} times as long as usual"
+            self.federation.tell("fault", text, [client])
 
     def _undo(self, number: int, culprits: Sequence[ClientId]) -> None:
         """Go back to before the round, and leave these clients out of it."""
@@ -177,6 +186,8 @@ class Loop:
     def _welcome(self) -> None:
         """Tell the method who came and who went since the last round."""
         before, self.present = self.present, self.federation.clients
+        if before is self.present:
+            return
         if gone := sorted(set(before) - set(self.present)):
             self.method.leave(self.federation, gone)
         if newcomers := sorted(set(self.present) - set(before)):
@@ -188,7 +199,7 @@ class Loop:
         save_tree(self.files.grouping, {**self.method.diagnostics(), **known}, durable=False)
         self.explained = _copied(self.method.clusters())
 
-    def _record(self, number: int) -> RoundRecord:
+    def _record(self, number: int, missing: dict[ClientId, str]) -> RoundRecord:
         scores, loss = self.evaluation.scores(self.present)
         accuracy = Accuracy.over(scores)
         traffic = self.federation.traffic
@@ -204,7 +215,7 @@ class Loop:
             "bytes_down": traffic.down.total(),
             "sample_passes": traffic.samples.total(),
             "training_flops": traffic.flops.total(),
-            "missing": {str(client): reason for client, reason in self.federation.missing.items()},
+            "missing": {str(client): reason for client, reason in missing.items()},
             "events": [event.as_record() for event in self.federation.events()],
         }
 
@@ -259,7 +270,8 @@ class Loop:
         clients = self.present
         history = self.files.read_history()
         truth = self.context.truth_at_end
-        self.federation.begin_round(len(history) + 1)
+        rounds = history[-1]["round"]
+        self.federation.begin_round(rounds + 1)
         blocks: dict[str, Accuracy | None] = {
             "accuracy": over_rounds(np.mean, tail(history), clients),
             "accuracy_last": over_rounds(np.mean, history[-1:], clients),
@@ -292,7 +304,7 @@ class Loop:
             "key": self.key,
             **{name: getattr(self.experiment, name) for name in ("method", "dataset", "partition", "seed")},
             **({"method_name": method_label(self.experiment.method)} if ":" in self.experiment.method else {}),
-            "rounds": len(history),
+            "rounds": rounds,
             "model": self.context.model.name,
             "clients": self.context.clients,
             "participants": list(clients),

@@ -126,9 +126,10 @@ def drift_report(
         for client in event.clients
     ]
     noticed = {client for client, round in raised if client in drifting and round >= since}
+    before = [record for record in history if record["round"] < since]
     stages = {
-        "before": history[max(0, since - 2) : since - 1],
-        "at": history[since - 1 : since],
+        "before": before[-1:],
+        "at": history[len(before) : len(before) + 1],
         "after": tail(history),
     }
 
