@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from feddag.answers import FAR_BEYOND, FINITE, Inspector, far_beyond, form_of
 from feddag.client.step import NUMBER_BYTES, Result, Step
@@ -94,6 +96,13 @@ class Engine(ABC):
     @abstractmethod
     def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
         """Run all jobs, in any order; return what arrived and, per missing client, why it did not."""
+
+    def counts(self, models: Sequence[Ref], which: NDArray[np.int64], clients: NDArray[np.int64]) -> Tensor | None:
+        """Scores of clients' models on their own test samples where nobody has to be asked; None: ask them.
+
+        clients x classes x (correct, samples, loss); `which` of the distinct models is each client's.
+        """
+        return None
 
     def begin_round(self, round: int) -> None:  # noqa: B027 - most engines have something to forget, none must
         """References handed out before now are no longer needed; who is here may be looked up afresh."""
@@ -263,6 +272,10 @@ class Federation:
                     f"{self._minimum}; the run can be resumed"
                 )
         return Replies(sound, missing)
+
+    def counts(self, models: Sequence[Ref], which: NDArray[np.int64], clients: NDArray[np.int64]) -> Tensor | None:
+        """For measurements, which are not counted: see `Engine.counts`."""
+        return self._engine.counts(models, which, clients)
 
     @contextlib.contextmanager
     def in_phase(self, name: str) -> Iterator[None]:

@@ -3,12 +3,15 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from feddag.client.step import Result
 from feddag.data.clients import ClientData
 from feddag.engines.pools import make_pool
+from feddag.engines.scoring import Scorer
 from feddag.engines.worker import Done, Score, Work, WorkerConfig
 from feddag.federation import Engine, Job, Reply
 from feddag.weights import ClientId, ModelSource, Own, Ref, Source, Weights, digest, kept, nbytes, overlaid
@@ -31,13 +34,13 @@ class LocalEngine(Engine):
         self._config, self._workers = config, workers
         self._parameters = sum(weights.numel() for weights in config.model.build().state_dict().values())
         self._states: dict[ClientId, tuple[int, Weights]] = {}
-        self._scores: dict[Score, Tensor] = {}
         self._handed: dict[Ref, Weights] = {}  # in this round
         self._population = tuple(range(len(data.offsets) - 1))
         # One thread per worker: sums then run in one order whatever the number of cores.
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)
         self._pool = make_pool(data, config, workers)
+        self._scorer = self._make_scorer()
 
     def population(self) -> tuple[ClientId, ...]:
         return self._population
@@ -67,9 +70,9 @@ class LocalEngine(Engine):
         self._pool.forget_weights()
         if self._drift is not None and round >= self._drift[0]:
             self._data, self._drift = self._drift[1], None
-            self._scores = {}
             self._pool.close()
             self._pool = make_pool(self._data, self._config, self._workers)
+            self._scorer = self._make_scorer()
 
     def states(self) -> dict[ClientId, tuple[int, Weights]]:
         return dict(self._states)
@@ -81,32 +84,25 @@ class LocalEngine(Engine):
         self._pool.close()
         torch.set_num_threads(self._threads_before)
 
+    def counts(self, models: Sequence[Ref], which: NDArray[np.int64], clients: NDArray[np.int64]) -> Tensor:
+        return self._scorer.counts(models, which, clients)
+
     def _score(self, jobs: Sequence[Job]) -> list[Reply]:
-        """Score each distinct (weights, block) once, and put every client's counts together from its blocks."""
-        # Most clients share a model and a list of blocks with many others: each such pair is looked at once.
-        models = [[self._sent(job.client, step.only_scores()) for step in job.steps] for job in jobs]
-        blocks = [self._data.blocks(job.client) for job in jobs]
-        shared = dict.fromkeys((model, held) for sent, held in zip(models, blocks, strict=True) for model in sent)
-        distinct = dict.fromkeys(Score(model, block) for model, held in shared for block in held)
-        missing = [score for score in distinct if score not in self._scores]
-        for score, table in self._do(missing, [self._data.block_size(score.block) for score in missing]):
-            assert isinstance(score, Score)
-            assert isinstance(table, Tensor)
-            self._scores[score] = table
-        if jobs:  # remember only what this evaluation used: most models change in every round
-            self._scores = {score: self._scores[score] for score in distinct}
-        nothing = torch.zeros(int(self._data.num_classes), 3, dtype=torch.float64)
-        counts = {
-            (model, held): sum((self._scores[Score(model, block)] for block in held), nothing) for model, held in shared
-        }
-        tested = {held: sum(map(self._data.block_size, held)) for held in dict.fromkeys(blocks)}
+        """Jobs that only score models, put together from the scores of test blocks."""
+        if not jobs:
+            return []
+        sent = [[self._sent(job.client, step.only_scores()) for step in job.steps] for job in jobs]
+        distinct = {model: number for number, model in enumerate(dict.fromkeys(m for models in sent for m in models))}
+        which = np.array([distinct[model] for models in sent for model in models], np.int64)
+        clients = np.repeat([job.client for job in jobs], [len(models) for models in sent])
+        counts = iter(self._scorer.counts(list(distinct), which, clients))
         return [
             Reply(
                 job.client,
-                [Result(arrays={"counts": counts[model, held]}, scored=tested[held]) for model in sent],
+                [Result(arrays={"counts": next(counts)}, scored=self._scorer.samples(job.client)) for _ in models],
                 self._data.size(job.client),
             )
-            for job, sent, held in zip(jobs, models, blocks, strict=True)
+            for job, models in zip(jobs, sent, strict=True)
         ]
 
     def _sent(self, client: ClientId, source: ModelSource) -> Ref:
@@ -120,6 +116,15 @@ class LocalEngine(Engine):
         if isinstance(source, Own):
             return kept(self._states.get(client, (0, {}))[1], source.name)
         return self._handed[source]
+
+    def _make_scorer(self) -> Scorer:
+        def score(works: Sequence[Score], costs: Sequence[int]) -> Iterator[tuple[Score, Tensor]]:
+            for work, rows in self._do(works, costs):
+                assert isinstance(work, Score)
+                assert isinstance(rows, Tensor)
+                yield work, rows
+
+        return Scorer(self._data, score)
 
     def _do(self, works: Sequence[Work | Score], costs: Sequence[int]) -> Iterator[tuple[Work | Score, Done | Tensor]]:
         longest_first = sorted(range(len(works)), key=lambda number: -costs[number])

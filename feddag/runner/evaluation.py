@@ -4,7 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from feddag.client.adapt import Adapt
 from feddag.client.evaluate import Choose, Evaluate, EvaluateMixture, balanced_accuracies, mean_loss
@@ -13,7 +16,7 @@ from feddag.client.train import Train
 from feddag.errors import FeddagError
 from feddag.federation import Federation, Job, Reply
 from feddag.methods import Method
-from feddag.weights import Adapted, Choice, ClientId, Mixture, ModelSource, Own, Ref, Weights
+from feddag.weights import Adapted, Choice, ClientId, Mixture, ModelSource, Own, Ref, Served, Weights
 
 TUNE = Train(balanced=False, send=False)  # the same for every method, whatever batches it trains with
 UNUSABLE_LOSS = 1e4  # mean cross-entropy; guessing among a million classes costs 14
@@ -36,19 +39,56 @@ class Evaluation:
         `finetuned` scores each model after the client's own local epochs; a mixture of models has no such score.
         """
         self._refs = {}
-        jobs = [Job(client, steps) for client in clients if (steps := self._steps(client, finetuned))]
+        asked = [client for client in clients if client not in self._federation.barred]
+        plain, counts = (np.zeros(0, np.int64), None) if finetuned else self._plain(asked)
+        known = set() if counts is None else set(plain.tolist())
+        jobs = [Job(c, steps) for c in clients if c not in known and (steps := self._steps(c, finetuned))]
         with self._federation.uncounted():
             replies = list(self._federation.ask(jobs))
         self._refs = {}
         self.unusable = False
-        if not replies:
-            return [math.nan] * len(clients), None
         self._note_choices(replies)
-        counts = torch.stack([reply.results[-1].arrays["counts"] for reply in replies])
-        found = dict(zip([reply.client for reply in replies], balanced_accuracies(counts), strict=True))
-        loss = mean_loss(counts.sum(0))
-        self.unusable = bool(counts[:, :, 1].sum() > 0) and not loss <= UNUSABLE_LOSS
+        told = [reply.results[-1].arrays["counts"] for reply in replies]
+        tables = [*([] if counts is None else [counts]), *([torch.stack(told)] if told else [])]
+        if not tables:
+            return [math.nan] * len(clients), None
+        table = torch.cat(tables)
+        scored = [*(plain.tolist() if known else []), *(reply.client for reply in replies)]
+        found = dict(zip(scored, balanced_accuracies(table), strict=True))
+        loss = mean_loss(table.sum(0))
+        self.unusable = bool(table[:, :, 1].sum() > 0) and not loss <= UNUSABLE_LOSS
         return [found.get(client, math.nan) for client in clients], loss if math.isfinite(loss) else None
+
+    def _plain(self, clients: Sequence[ClientId]) -> tuple[NDArray[np.int64], Tensor | None]:
+        """The clients that use weights known here, and their scores where the engine tells them without jobs."""
+        number: dict[int, int] = {}
+        models: list[Weights] = []
+        which, plain = [], []
+        for client in clients:
+            model = self._model_of(client)
+            if isinstance(model, dict):
+                if id(model) not in number:
+                    number[id(model)] = len(models)
+                    models.append(model)
+                which.append(number[id(model)])
+                plain.append(client)
+        if not plain:
+            return np.zeros(0, np.int64), None
+        refs = {self._ref(model): None for model in models}  # different objects may hold equal weights
+        order = {ref: place for place, ref in enumerate(refs)}
+        of_model = np.array([order[self._ref(model)] for model in models])
+        chosen = np.array(plain, np.int64)
+        return chosen, self._federation.counts(list(refs), of_model[which], chosen)
+
+    def _model_of(self, client: ClientId) -> Served:
+        try:
+            return self._method.model_of(client)
+        except LookupError:
+            name = type(self._method).name
+            raise FeddagError(
+                f"method '{name}' has no model for client {client}: model_of must answer for every client, also for "
+                "one that joined later or has not been sampled yet"
+            ) from None
 
     def _steps(self, client: ClientId, finetuned: bool) -> list[Step]:
         first, sources, shares = self.used(client)
@@ -59,14 +99,7 @@ class Evaluation:
 
     def used(self, client: ClientId) -> tuple[list[Step], tuple[ModelSource, ...], tuple[float, ...]]:
         """What a client uses now: a step that has to come first, if any; one model, or several and their shares."""
-        try:
-            model = self._method.model_of(client)
-        except LookupError:
-            name = type(self._method).name
-            raise FeddagError(
-                f"method '{name}' has no model for client {client}: model_of must answer for every client, also for "
-                "one that joined later or has not been sampled yet"
-            ) from None
+        model = self._model_of(client)
         if isinstance(model, Mixture):
             return [], tuple(map(self._ref, model.models)), model.shares
         if isinstance(model, Choice):

@@ -42,12 +42,14 @@ class Accuracy:
         >>> Accuracy.over([0.5, 1.0, math.nan])
         Accuracy(mean=0.75, std=0.25, worst_decile=0.5, per_client=(0.5, 1.0, None))
         """
-        known = np.sort([value for value in per_client if not math.isnan(value)])
+        values, place = np.unique(np.asarray(per_client, float), return_inverse=True)  # many clients share a score
+        known = np.sort(values[place])[: np.count_nonzero(~np.isnan(per_client))]
         if not len(known):
             raise FeddagError("no client has any sample to be scored on")
         worst = known[: math.ceil(len(known) / 10)]
         mean, std, worst_decile = (round(float(v), DECIMALS) for v in (known.mean(), known.std(), worst.mean()))
-        scores = tuple(None if math.isnan(value) else round(float(value), DECIMALS) for value in per_client)
+        rounded = [None if math.isnan(value) else round(value, DECIMALS) for value in values.tolist()]
+        scores = tuple(rounded[number] for number in place.tolist())
         return cls(mean, std, worst_decile, scores)
 
     def as_record(self) -> AccuracyRecord:
