@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_HOME` says the same at run
     from feddag.client.signature import Signature, signature
     from feddag.data.python import dataset
     from feddag.errors import FeddagError
+    from feddag.estimator import ClientClustering
     from feddag.experiment import Experiment
     from feddag.methods import Method, MethodSettings
     from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # for type checkers and editors; `_HOME` says the same at run
     from feddag.server.grouping import Grouping, group
 
 __all__ = [
+    "ClientClustering",
     "ClusteredMethod",
     "ClusteredSettings",
     "Comparison",
@@ -50,6 +52,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "ClientClustering": "feddag.estimator",
     "ClusteredMethod": "feddag.methods.clustered",
     "ClusteredSettings": "feddag.methods.clustered",
     "Comparison": "feddag.report.compared",

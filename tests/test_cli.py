@@ -261,7 +261,10 @@ def test_processes_that_share_a_folder_find_their_groups(tmp_path: Path) -> None
         (["sign", "good.npz", "--inputs", "row"], "inputs = 'row' is not allowed"),
         (["sign", "good.npz", "-o", "good.npz/a.sig"], "cannot be used"),
         (["group", "good.sig", "bad.sig"], "'bad.sig' is not a signature"),
-        (["group", "good.sig", "."], "'.' is not a signature"),
+        (["group", "."], "'bad.sig' is not a signature"),
+        (["group", "empty"], "there is no .sig file in empty"),
+        (["sign", "good.npz", "good.npz", "-o", "one.sig"], "--out one.sig is not a folder, and there are 2 files"),
+        (["sign", "good.npz", "--sketch", "2"], "sketch = 2 is not allowed: it should be at least 3"),
         (["group", "good.sig", "four.sig"], "client four.sig: its signature has vectors (4, 3, 3)"),
         (["group", "good.sig", "--fusion", "gradients"], "did you mean 'gradient'?"),
         (["group", "good.sig", "good.sig", "--fusion", "gradient"], "needs signatures with an update"),
@@ -276,6 +279,7 @@ def test_what_cannot_be_signed_or_grouped(in_tmp: Path, monkeypatch, capsys, arg
     Path("bad.sig").write_bytes(b"no signature at all")
     signature(np.eye(3), np.arange(3)).save("good.sig")
     signature(np.eye(3), np.arange(3), 4).save("four.sig")
+    Path("empty").mkdir()
     before = set(in_tmp.iterdir())
     monkeypatch.setattr(sys, "argv", ["feddag", *arguments])
     monkeypatch.setattr(signal, "signal", lambda *_: None)

@@ -74,6 +74,8 @@ def group(
     from feddag.server.grouping import group as group_signatures
 
     paths = [path for file in files for path in (sorted(file.glob("*.sig")) if file.is_dir() else [file])]
+    if not paths:
+        raise FeddagError(f"there is no .sig file in {', '.join(map(str, files))}")
     names = [str(path) for path in paths]
     found = group_signatures(read_signatures(paths), fusion=fusion, names=names)  # type: ignore[arg-type]
     assert found.graph_ is not None

@@ -43,14 +43,14 @@ MOST_SAMPLES = 2**40  # of one class; larger counts would not add up any more
 class Signature:
     """What one client tells about its data: arrays and numbers only, small enough to send once."""
 
-    vectors: NDArray[np.float32]
+    vectors: NDArray[np.float32] | NDArray[np.float16]
     """classes x p x features: principal vectors of each class, longest first, each as long as the root of its
     eigenvalue, scaled so that the second moment they make up has norm 1; rows of zeros where there are fewer."""
     counts: NDArray[np.int64]
     """How many samples of each class the client has."""
     reliability: NDArray[np.float32]
     """Per class: how much of the second moment another sample of this size would repeat, 0 to 1; 0 where unknown."""
-    update: NDArray[np.float32]
+    update: NDArray[np.float32] | NDArray[np.float16]
     """The warm-up's change of the model at the shared coordinates; empty if there was no warm-up."""
     update_reliability: NDArray[np.float32]
     """The same for the update, one number; 0 where unknown."""

@@ -83,7 +83,8 @@ def pooled_vectors(signatures: Sequence[Signature], class_label: int) -> NDArray
     """The principal vectors of all their samples of a class, from those of each, as long as in a signature."""
     rows = [np.sqrt(item.counts[class_label]) * item.vectors[class_label].astype(np.float64) for item in signatures]
     lengths, vectors = principal_vectors(np.concatenate(rows), len(rows[0]))
-    return vectors * (lengths / np.sqrt(np.sqrt(np.sum(lengths**4)) or 1.0))[:, None]
+    scaled: NDArray[np.float64] = vectors * (lengths / np.sqrt(np.sqrt(np.sum(lengths**4)) or 1.0))[:, None]
+    return scaled
 
 
 def class_affinities(

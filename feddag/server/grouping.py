@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,13 +38,17 @@ from feddag.server.printed_fusion import fuse_as_printed
 from feddag.server.similarity import Angles, Floats, counts_of, square, usual_noise
 from feddag.server.style import StyleSpace, style_space
 
+if TYPE_CHECKING:  # pandas is an extra
+    from pandas import DataFrame
+
 Fusion = Literal["clarity", "mlp", "projected", "data", "gradient", "stacked"]
 FUSIONS: tuple[str, ...] = get_args(Fusion)
 MOST_EXACT = 5_000  # clients that are compared pair by pair, unless the user says otherwise
 USUAL_LANDMARKS = 2_000
+MOST_SIZES = 8  # groups whose sizes are shown
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Grouping:
     """Groups, and everything that led to them. Attributes that end in _ are results, as in scikit-learn."""
 
@@ -179,6 +183,27 @@ class Grouping:
         style = {} if self.style_ is None else {"style": self.style_.row(newcomer)[members]}
         labels, offsets = self.labels_[members], self.offsets_
         return row_by_clarity(everyone, labels, member_weights, active_views, self.usual_noise_, style, offsets)
+
+    def to_frame(self, names: Sequence[str] | None = None) -> "DataFrame":
+        """A pandas table with a row for each client: its group, how sure that is, its samples, the views' weights."""
+        try:
+            from pandas import DataFrame
+        except ImportError:
+            raise FeddagError("a table needs pandas: pip install 'feddag[tables]'") from None
+        sure = np.full(len(self.labels_), np.nan)  # not known of clients that joined later
+        sure[: len(self.sureness_)] = self.sureness_
+        columns: dict[str, Any] = {"group": self.labels_, "sureness": sure}
+        if self.signatures:
+            columns["samples"] = counts_of(self.signatures).sum(1)
+        columns |= {f"weight of {name}": weights for name, weights in self.weights_.items()}
+        return DataFrame(columns, index=client_names(names, len(self.labels_)))
+
+    def __repr__(self) -> str:
+        """In a line: how many groups of how many clients, and how large they are."""
+        sizes = np.sort(np.bincount(self.labels_))[::-1]
+        shown = ", ".join(map(str, sizes[:MOST_SIZES])) + (", ..." if len(sizes) > MOST_SIZES else "")
+        kind, groups = type(self).__name__, "group" if len(sizes) == 1 else "groups"
+        return f"{kind}({len(sizes)} {groups} of {len(self.labels_)} clients: {shown}; cut at {self.threshold_:.3f})"
 
     def _compared(self) -> Labels:
         """The groups of those clients whose distances are known, in the order of the distances."""

@@ -81,7 +81,7 @@ class Frame:
         """
         errors = self.noise * np.sqrt(1 / sizes / 2)
         scores = np.where(distances <= self.reach(sizes), distances + errors, np.inf)
-        found = np.isfinite(scores).any(1)
+        found: NDArray[np.bool_] = np.isfinite(scores).any(axis=1)
         return np.where(found, scores.argmin(1), distances.argmin(1)), found
 
 
@@ -229,7 +229,7 @@ def _nearer(distances: Floats, labels: Labels) -> Array:
     return sure
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class LandmarkGrouping(Grouping):
     """The groups of many clients. Distances, views, tree and candidates are those of the landmarks."""
 
