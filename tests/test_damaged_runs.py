@@ -99,7 +99,7 @@ def test_what_is_wrong_with_a_result_is_said(fields: dict[str, Any], sentence: s
 @pytest.mark.parametrize(
     ("fields", "sentence"),
     [
-        ({"round": 2}, "line 1 is not round 1"),
+        ({"round": 0}, "line 1 is not round 1"),
         ({"loss": "high"}, "0.loss should be a valid number"),
         ({"per_client": [0.5]}, "round 1 has not one accuracy and one group for each client"),
         ({"clients": [1, 1, 2, 3]}, "round 1 names a client twice"),
