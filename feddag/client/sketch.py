@@ -44,7 +44,7 @@ def sketched_vectors(vectors: NDArray[Any], size: int) -> NDArray[np.float16]:
     return table
 
 
-def sketched_update(update: NDArray[np.float32], size: int) -> NDArray[np.float16]:
+def sketched_update(update: NDArray[Any], size: int) -> NDArray[np.float16]:
     """An update in as many numbers, of length 1: only its direction is looked at."""
     projected = update @ projection(len(update), size) if len(update) > size else update
     length = float(np.linalg.norm(projected))

@@ -82,6 +82,9 @@ class Trainer(Protocol):
     def score(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
         """A classes x 3 table in float64: correct, samples, summed cross-entropy of each class."""
 
+    def score_each(self, weights: Weights, x: Tensor, y: Tensor, sizes: Sequence[int]) -> Tensor:
+        """A row (correct, samples, summed cross-entropy) for each run of so many samples: the bytes of `score`."""
+
     def losses(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
         """The cross-entropy of each sample."""
 
@@ -186,6 +189,10 @@ class TorchTrainer:
             table.index_add_(0, labels, torch.stack([hits, torch.ones_like(hits), losses], dim=1).double())
         return table
 
+    def score_each(self, weights: Weights, x: Tensor, y: Tensor, sizes: Sequence[int]) -> Tensor:
+        runs = zip(torch.split(x, list(sizes)), torch.split(y, list(sizes)), strict=True)
+        return torch.stack([self.score(weights, inputs, labels).sum(0) for inputs, labels in runs])
+
     def losses(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
         found = [
             functional.cross_entropy(scores, labels, reduction="none")
@@ -289,6 +296,16 @@ class NativeTrainer:
         classes = self._spec.num_classes
         columns = native.evaluate(self._network, _arrays(weights), native.samples(x), y.numpy(), classes)
         return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
+
+    def score_each(self, weights: Weights, x: Tensor, y: Tensor, sizes: Sequence[int]) -> Tensor:
+        # What a sample is worth does not depend on those beside it, so that many short runs are one call. Two, in
+        # fact, which a single run does not need.
+        if len(sizes) == 1:
+            return self.score(weights, x, y).sum(0, keepdim=True)
+        run = np.repeat(np.arange(len(sizes)), sizes)
+        hits = self.logits(weights, x).numpy().argmax(1) == y.numpy()
+        columns = (hits, np.ones(len(y)), self.losses(weights, x, y).numpy())
+        return torch.from_numpy(np.stack([np.bincount(run, column, len(sizes)) for column in columns], axis=1))
 
     def losses(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
         return torch.from_numpy(native.losses(self._network, _arrays(weights), native.samples(x), y.numpy()))

@@ -19,6 +19,7 @@ from feddag.weights import Ref
 Ints = NDArray[np.int64]
 Rows = NDArray[np.float64]
 AT_ONCE = 10_000  # samples of several blocks that are scored by one call
+SMALL_BLOCK = 64  # samples below which a call of its own costs more than the work
 
 
 class Scorer:
@@ -71,15 +72,18 @@ class Scorer:
         costs = [int(self._sizes[list(work.blocks)].sum()) for work in works]
         for work, rows in self._do(works, costs):
             found[work.model].append((np.array(work.blocks, np.int64), rows.numpy()))
-        self._known = {}
-        for model, parts in found.items():
-            blocks, rows = (np.concatenate([part[column] for part in parts]) for column in (0, 1))
-            order = np.argsort(blocks)
-            self._known[model] = blocks[order], rows[order]
+        self._known = {model: _sorted(parts) for model, parts in found.items()}
 
     def _parts(self, blocks: Ints) -> list[Ints]:
-        """Blocks in parts of about as many samples as are scored at once."""
-        if not len(blocks):
-            return []
-        numbers = np.cumsum(self._sizes[blocks]) // AT_ONCE
-        return np.split(blocks, np.flatnonzero(np.diff(numbers)) + 1)
+        """Small blocks in parts of about as many samples as are scored at once, each other one by itself."""
+        small = self._sizes[blocks] < SMALL_BLOCK
+        alone, together = blocks[~small], blocks[small]
+        numbers = np.cumsum(self._sizes[together]) // AT_ONCE
+        parts = np.split(together, np.flatnonzero(np.diff(numbers)) + 1) if len(together) else []
+        return [*alone[:, None], *parts]
+
+
+def _sorted(parts: Sequence[tuple[Ints, Rows]]) -> tuple[Ints, Rows]:
+    blocks, rows = np.concatenate([blocks for blocks, _ in parts]), np.concatenate([rows for _, rows in parts])
+    order = np.argsort(blocks)
+    return blocks[order], rows[order]

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from feddag.client.step import Client, Result, perform, to_tensor
 from feddag.client.trainer import LocalSettings, Trainer, make_trainer
@@ -17,8 +16,6 @@ from feddag.models import ModelSpec
 from feddag.native import Network
 from feddag.system import cores
 from feddag.weights import ClientId, Ref, Weights
-
-SMALL_BLOCK = 64  # samples of a test block below which a call for each costs more than the work
 
 
 @dataclass(frozen=True)
@@ -107,20 +104,10 @@ class Worker:
         return Done(results, None if client.state is work.state else client.state)
 
     def _rows(self, weights: Weights, blocks: Sequence[int]) -> Tensor:
-        """blocks x (correct, samples, summed loss); small blocks that follow each other are one call."""
-        rows = torch.zeros(len(blocks), 3, dtype=torch.float64)
-        small = [number for number, block in enumerate(blocks) if self._data.block_size(block) < SMALL_BLOCK]
-        for number in sorted(set(range(len(blocks))) - set(small) if len(small) > 1 else range(len(blocks))):
-            rows[number] = self._score(weights, [blocks[number]]).sum(0)
-        if len(small) > 1:
-            held = [self._data.block(blocks[number]) for number in small]
-            x, y = np.concatenate([x for x, _ in held]), torch.from_numpy(np.concatenate([y for _, y in held]))
-            scores = self._trainer.logits(weights, self._tensor(x))
-            losses = functional.cross_entropy(scores.double(), y, reduction="none")
-            hits = (scores.argmax(dim=1) == y).double()
-            place = torch.from_numpy(np.repeat(small, [len(labels) for _, labels in held]))
-            rows.index_add_(0, place, torch.stack([hits, torch.ones_like(hits), losses], dim=1))
-        return rows
+        """blocks x (correct, samples, summed loss)."""
+        held = [self._data.block(block) for block in blocks]
+        x, y = self._tensor(np.concatenate([x for x, _ in held])), np.concatenate([y for _, y in held])
+        return self._trainer.score_each(weights, x, torch.from_numpy(y), [len(labels) for _, labels in held])
 
     def _score(self, weights: Weights, blocks: Sequence[int]) -> Tensor:
         counts = torch.zeros(int(self._data.num_classes), 3, dtype=torch.float64)

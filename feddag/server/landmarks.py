@@ -21,6 +21,10 @@ from feddag.rng import rng
 from feddag.server.checks import check_alike
 from feddag.server.clustering import Labels, build_tree, relabel
 from feddag.server.complement import complement_graph
+from feddag.server.fusion import blend, views_of
+from feddag.server.grouping import USUAL_LANDMARKS, Grouping
+from feddag.server.many_looks import distances_between, looks_of_everyone, row_of_newcomer
+from feddag.server.newcomers import compared_members
 from feddag.server.noise import (
     FEW,
     LEAST_DIFFERENCE,
@@ -30,10 +34,6 @@ from feddag.server.noise import (
     merge_insignificant,
     merged_clusters,
 )
-from feddag.server.fusion import blend, views_of
-from feddag.server.grouping import USUAL_LANDMARKS, Grouping
-from feddag.server.many_looks import distances_between, looks_of_everyone, row_of_newcomer
-from feddag.server.newcomers import compared_members
 from feddag.server.profiles import CHUNK, MOST_POOLED, Array, Profiles, distances_to, mean_over_looks, profiles_of
 from feddag.server.similarity import Floats, square
 from feddag.server.style import StyleSpace
@@ -81,7 +81,7 @@ class Frame:
         """
         errors = self.noise * np.sqrt(1 / sizes / 2)
         scores = np.where(distances <= self.reach(sizes), distances + errors, np.inf)
-        found: NDArray[np.bool_] = np.isfinite(scores).any(axis=1)
+        found: NDArray[np.bool_] = scores.min(axis=1) < np.inf
         return np.where(found, scores.argmin(1), distances.argmin(1)), found
 
 

@@ -108,6 +108,14 @@ def test_the_loss_of_each_sample_and_the_scores(trainer: Trainer, problem: Probl
     assert trainer.losses(problem.start, problem.x[:0], problem.y[:0]).shape == (0,)
 
 
+def test_runs_of_samples_are_scored_as_if_each_were_alone(trainer: Trainer, problem: Problem) -> None:
+    sizes = [1, 3, 2]
+    runs = list(zip(torch.split(problem.x, sizes), torch.split(problem.y, sizes), strict=True))
+    alone = torch.stack([trainer.score(problem.start, x, y).sum(0) for x, y in runs])
+    assert torch.equal(trainer.score_each(problem.start, problem.x, problem.y, sizes), alone)
+    assert torch.equal(trainer.score_each(problem.start, *runs[1], [3]), alone[1:2])
+
+
 def test_pulls_of_no_strength_are_none() -> None:
     one = {"head.w": torch.zeros(1)}
     assert merged_pulls([Pull(one, 0.0)], ["encoder", "head"]) == ({}, {})

@@ -10,11 +10,11 @@ from feddag.server.clustering import build_tree, relabel
 from feddag.server.noise import (
     LEAST_DIFFERENCE,
     Held,
-    merge_insignificant,
     confidence,
     cut_by_noise,
     estimate_noise,
     least_significant_distance,
+    merge_insignificant,
     misjudged,
     missing_by_chance,
     with_few_samples_joined,
