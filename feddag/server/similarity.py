@@ -18,6 +18,8 @@ from feddag.client.signature import Signature
 
 Floats = NDArray[np.float32]
 Angles = Literal["printed", "released"]
+Block = Callable[[slice, slice], Tensor]
+"""The distances of some clients (rows) to others (columns), all in one list."""
 RIGHT_ANGLE, STRAIGHT_ANGLE = 90.0, 180.0
 BLOCK, WIDTH = 256, 1024  # rows and columns of the blocks in which pairs are compared
 NOISE_PRIOR_SAMPLES = 20.0  # with more samples of a class, a client's own noise outweighs what is usual for the class
@@ -148,10 +150,6 @@ def stacked_angles(signatures: Sequence[Signature]) -> Floats:
 # Excess over chance --------------------------------------------------------------------------------------------------
 
 
-Block = Callable[[slice, slice], Tensor]
-"""The distances of some clients (rows) to others (columns), all in one list."""
-
-
 def class_excess(counts: NDArray[np.int64]) -> Floats:
     """What `class_block` says, for every pair."""
     return _pairs(len(counts), class_block(counts))
@@ -163,12 +161,10 @@ def class_block(counts: NDArray[np.int64]) -> Block:
     Were both to draw from their common mixture, class c would be missed by a client of n samples with probability
     exp(-n * share of c): the few samples of a small client are no evidence.
     """
-    sizes = torch.from_numpy(counts.sum(1)).float()
-    table = torch.from_numpy(counts).float()
+    sizes, table = torch.from_numpy(counts.sum(1)).float(), torch.from_numpy(counts).float()
 
     def excess(rows: slice, others: slice) -> Tensor:
-        surprise = torch.zeros(rows.stop - rows.start, others.stop - others.start)
-        union = torch.zeros_like(surprise)
+        surprise, union = torch.zeros(2, rows.stop - rows.start, others.stop - others.start)
         one_size, other_size = sizes[rows, None], sizes[None, others]
         both_sizes = (one_size + other_size).clamp(min=1)  # a client may have no samples
         for label in range(table.shape[1]):
@@ -202,8 +198,7 @@ def data_block(signatures: Sequence[Signature], usual: NDArray[np.float64] | Non
     reliability = torch.from_numpy(reliabilities(signatures, usual))
 
     def excess(rows: slice, others: slice) -> Tensor:
-        total = torch.zeros(rows.stop - rows.start, others.stop - others.start)
-        weight = torch.zeros_like(total)
+        total, weight = torch.zeros(2, rows.stop - rows.start, others.stop - others.start)
         for label, mine, theirs in _shared_classes(counts, rows, others):
             affinity = _sum_of_squares(vectors_of(signatures, label, mine), vectors_of(signatures, label, theirs))
             trust = reliability[mine, label, None] * reliability[None, theirs, label]

@@ -36,7 +36,7 @@ VECTORS = arrays()["vectors"]
     ("changes", "word"),
     [
         ({"vectors": VECTORS.astype(np.float64)}, "vectors must be float32"),
-        ({"vectors": VECTORS.astype(np.float16)}, "vectors must be float32"),
+        ({"reliability": np.full(2, 0.5, np.float16)}, "reliability must be float32"),
         ({"counts": np.zeros(2, np.uint8)}, "counts must be int64"),
         ({"counts": np.zeros(2, np.bool_)}, "counts must be int64"),
         ({"counts": np.array([5, -1])}, "below 0"),
