@@ -218,17 +218,21 @@ def bench_clustering(
 
 @app.command("landmarks", cls=Command)
 def bench_landmarks(
-    clients: Annotated[str, typer.Option(help="comma-separated numbers of clients")] = "1000,10000",
+    datasets: Annotated[str, typer.Option(help="comma-separated")] = "fmnist,cifar10,svhn",
+    clients: Annotated[str, typer.Option(help="comma-separated numbers of clients")] = "1000",
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0",
+    settings: Annotated[str, typer.Option(help="semicolon-separated; default: all")] = "",
     json_file: JsonOption = None,
 ) -> None:
-    """Groups by landmarks beside those by all pairs, on Fashion-MNIST.
+    """Groups by landmarks beside those by all pairs, on real data.
 
     Adjusted Rand index and processor seconds; rows in the JSON file are not measured again.
     """
     from feddag.bench import landmarks
 
-    rows = landmarks.measure(json_file, whole_numbers("--seeds", seeds), whole_numbers("--clients", clients))
+    names = settings.split(";") if settings else list(landmarks.SETTINGS)
+    many = whole_numbers("--seeds", seeds), whole_numbers("--clients", clients)
+    rows = landmarks.measure(json_file, datasets.split(","), *many, names)
     show_table(console, "all pairs and landmarks", landmarks.COLUMNS, landmarks.table(rows), texts=2)
 
 

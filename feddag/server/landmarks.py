@@ -19,7 +19,7 @@ from feddag.client.signature import Signature
 from feddag.errors import FeddagError
 from feddag.rng import rng
 from feddag.server.checks import check_alike
-from feddag.server.clustering import Labels, build_tree, relabel
+from feddag.server.clustering import Labels, build_tree, cluster_means, relabel
 from feddag.server.complement import complement_graph
 from feddag.server.fusion import blend, views_of
 from feddag.server.grouping import USUAL_LANDMARKS, Grouping
@@ -28,14 +28,13 @@ from feddag.server.newcomers import compared_members
 from feddag.server.noise import (
     FEW,
     LEAST_DIFFERENCE,
-    LEAST_SAMPLES,
-    cut_by_noise,
+    few_without_samples,
     least_significant_distance,
     merge_insignificant,
     merged_clusters,
 )
-from feddag.server.profiles import CHUNK, MOST_POOLED, Array, Profiles, distances_to, mean_over_looks, profiles_of
-from feddag.server.similarity import Floats, square
+from feddag.server.profiles import CHUNK, MOST_POOLED, Array, Profiles, distances_to, members_of, profiles_of, some_of
+from feddag.server.similarity import Floats, counts_of, square
 from feddag.server.style import StyleSpace
 
 MOST_TURNS = 20
@@ -92,6 +91,7 @@ class LandmarkSearch:
         """`exact` is the grouping of the landmarks; `closed`: nobody may be out of reach of its clusters."""
         self.signatures, self.landmarks, self.exact = signatures, landmarks, exact
         self.generator = rng(exact.seed, "landmarks", "search")
+        self.most = len(landmarks)  # clients that are compared pair by pair
         style = exact.style_ and looks_of_everyone(exact.style_, signatures, landmarks, self.generator)
         assert exact.usual_noise_ is not None
         self.frame = Frame(
@@ -122,9 +122,7 @@ class LandmarkSearch:
             left = np.flatnonzero(self.labels < 0)
             if not len(left):
                 break
-            chosen = left
-            if len(left) > USUAL_LANDMARKS:
-                chosen = np.sort(self.generator.choice(left, USUAL_LANDMARKS, replace=False))
+            chosen = some_of(left, self.most, self.generator)
             self.labels[chosen] = clusters + (found := self._regrouped(chosen))
             fresh = self._profiles(chosen, found)
             self._assign(np.setdiff1d(left, chosen, assume_unique=True), fresh, clusters)
@@ -148,15 +146,17 @@ class LandmarkSearch:
         return profiles if self.frame.closed else self._few_samples_joined(profiles)
 
     def _few_samples_joined(self, profiles: Profiles) -> Profiles:
-        """Clusters of one or two clients with too few samples to know their own noise go to the nearest other."""
-        held = np.array([item.counts.sum() for item in profiles.signatures])
-        few = (profiles.sizes <= FEW) & (held < LEAST_SAMPLES)
-        clients = np.flatnonzero(few[self.labels])
-        if few.all() or not len(clients):
-            return profiles
-        self.labels[clients] = np.where(few, np.inf, self._distances(clients, profiles)).argmin(1)
-        self.labels = relabel(self.labels)
-        return self._profiles(np.arange(len(self.labels)), self.labels)
+        """Clusters of one or two clients that are apart only for want of samples go to the nearest other."""
+        samples = counts_of(self.signatures).sum(1)
+        while self.labels.max() > 0 and profiles.sizes.min() <= FEW:
+            held = np.bincount(self.labels, samples)
+            limits = float(np.median(samples)), self.frame.noise, self.frame.clients
+            few, nearest = few_without_samples(profiles.sizes, self._apart(profiles), held, *limits)
+            if few is None:
+                break
+            self.labels = relabel(np.where(self.labels == few, nearest, self.labels))
+            profiles = self._profiles(np.arange(len(samples)), self.labels)
+        return profiles
 
     def _profiles(self, clients: Labels, labels: Labels) -> Profiles:
         """The clusters of these clients; views count as they do for the landmarks among them, else as on average."""
@@ -197,22 +197,32 @@ class LandmarkSearch:
         """Clients out of reach among themselves, by the landmarks' views, threshold and noise."""
         if len(clients) == 1:
             return np.zeros(1, np.int64)
+        distances = self._pairs(clients, {name: np.full(len(clients), own) for name, own in self.frame.weights.items()})
+        labels = build_tree(distances).cut(self.frame.threshold)
+        return merge_insignificant(square(distances), labels, self.frame.noise)
+
+    def _pairs(self, clients: Labels, weights: dict[str, Array]) -> Floats:
+        """The distances of these clients, condensed, with views that count as given."""
         own = [self.signatures[client] for client in clients.tolist()]
-        active = {name: weight for name, weight in self.frame.weights.items() if weight > 0}
+        active = [name for name, weight in self.frame.weights.items() if weight > 0]
         seen = views_of(own, [name for name in active if name != "style"], self.frame.usual)
         if "style" in active and self.frame.style is not None and self.frame.between is not None:
             looks = self.frame.style.labels[clients]
             seen["style"] = self.frame.between[looks[:, None], looks[None]][np.triu_indices(len(looks), 1)]
-        distances = blend(seen, {name: np.full(len(own), active[name]) for name in seen})
-        labels = build_tree(distances).cut(self.frame.threshold)
-        return merge_insignificant(square(distances), labels, self.frame.noise)
+        return blend(seen, {name: weights[name] for name in seen})
+
+    def _apart(self, profiles: Profiles) -> Array:
+        """The mean distance between every two clusters, as if all pairs were compared: of some of their members."""
+        each = max(1, min(MOST_POOLED, self.most // len(profiles.sizes)))
+        clients = np.concatenate([some_of(own, each, self.generator) for own in members_of(self.labels)])
+        weights = {name: own[self.labels[clients]] for name, own in profiles.weights.items()}
+        return cluster_means(square(self._pairs(clients, weights)), self.labels[clients])[1]
 
     def _merged(self, profiles: Profiles) -> Labels:
         """For each cluster the one that it becomes part of, because the two do not differ."""
-        style = None if self.frame.between is None else mean_over_looks(self.frame.between, profiles.looks).T
-        distances = distances_to(profiles.signatures, profiles, self.frame.usual, style).astype(np.float64)
-        distances = np.where(np.isfinite(distances), distances, 1.0)
-        return merged_clusters(profiles.sizes, (distances + distances.T) / 2, self.frame.noise, self.frame.clients)
+        if len(profiles.sizes) > max(self.most, USUAL_LANDMARKS):  # would take the cube of it
+            return np.arange(len(profiles.sizes))
+        return merged_clusters(profiles.sizes, self._apart(profiles), self.frame.noise, self.frame.clients)
 
 
 def _nearer(distances: Floats, labels: Labels) -> Array:
@@ -309,8 +319,7 @@ def group_by_landmarks(
     """
     chosen = np.sort(rng(seed, "landmarks").choice(len(signatures), landmarks, replace=False))
     exact = exactly([signatures[client] for client in chosen.tolist()])
-    by_noise = cut_by_noise(exact.distances_, exact.tree_)
-    return _searched(signatures, chosen, exact, closed=by_noise.alpha != exact.threshold_)
+    return _searched(signatures, chosen, exact, closed=exact.rule_ != "noise")
 
 
 def _searched(signatures: Sequence[Signature], chosen: Labels, exact: Grouping, closed: bool) -> LandmarkGrouping:

@@ -230,26 +230,36 @@ def with_few_samples_joined(condensed: Floats, labels: Labels, known: Held, nois
     >>> with_few_samples_joined(pairs, np.array([0, 0, 0, 1]), Held(np.array([30, 30, 30, 4]))).tolist()
     [0, 0, 0, 0]
     """
-    distances, usual = square(fill_unknown(condensed)), np.median(known.samples)
+    distances = square(fill_unknown(condensed))
     by_classes = distances if known.classes is None else square(fill_unknown(known.classes))
-    own_noise = np.broadcast_to(known.noise, len(labels))
     while labels.max() > 0:
-        sizes, means = cluster_means(distances, labels)
-        np.fill_diagonal(means, np.inf)
-        held, nearest, near = np.bincount(labels, known.samples), means.argmin(1), means.min(1)
-        of_all = noise * np.sqrt(np.maximum(1.0, usual * sizes / np.maximum(held, 1)))
-        more_noise = np.hypot(of_all, np.bincount(labels, own_noise) / sizes)
-        least = np.array(
-            [
-                least_significant_distance(own, sizes[[one]], sizes[[nearest[one]]], len(labels))[0]
-                for one, own in enumerate(more_noise)
-            ]
-        )
-        in_common = cluster_means(by_classes, labels)[1][np.arange(len(sizes)), nearest] <= NOTHING_IN_COMMON
-        unsure = (near < least) | ((held < LEAST_SAMPLES * sizes) & in_common)
-        few = np.flatnonzero((sizes <= FEW) & unsure)
-        if not len(few):
+        means, in_classes = (cluster_means(each, labels)[1] for each in (distances, by_classes))
+        one, nearest = few_without_samples(labels, means, in_classes, known, noise)
+        if one is None:
             break
-        one = few[near[few].argmin()]
-        labels = relabel(np.where(labels == one, nearest[one], labels))
+        labels = relabel(np.where(labels == one, nearest, labels))
     return labels
+
+
+def few_without_samples(
+    labels: Labels, means: NDArray[np.float64], by_classes: NDArray[np.float64], known: Held, noise: float
+) -> tuple[int | None, int]:
+    """The cluster of few clients that is apart only for want of samples, the nearest of those, and whom it is near.
+
+    From the mean distances of every two clusters: of all views, and by the classes that clients hold.
+    """
+    sizes, held = np.bincount(labels).astype(np.float64), np.bincount(labels, known.samples)
+    apart = np.where(np.eye(len(sizes), dtype=bool), np.inf, means)
+    nearest, near = apart.argmin(1), apart.min(1)
+    of_all = noise * np.sqrt(np.maximum(1.0, np.median(known.samples) * sizes / np.maximum(held, 1)))
+    more_noise = np.hypot(of_all, np.bincount(labels, np.broadcast_to(known.noise, len(labels))) / sizes)
+    least = np.array(
+        [
+            least_significant_distance(own, sizes[[one]], sizes[[nearest[one]]], len(labels))[0]
+            for one, own in enumerate(more_noise)
+        ]
+    )
+    in_common = by_classes[np.arange(len(sizes)), nearest] <= NOTHING_IN_COMMON
+    few = np.flatnonzero((sizes <= FEW) & ((near < least) | ((held < LEAST_SAMPLES * sizes) & in_common)))
+    one = int(few[near[few].argmin()]) if len(few) else None
+    return one, 0 if one is None else int(nearest[one])

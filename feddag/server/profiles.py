@@ -2,6 +2,8 @@
 
 The second moments of its members add up to one moment per class, their updates to one update; the noise of the sums is
 that of so many samples and clients. The same views then compare a client with a cluster as they compare two clients.
+But which classes clients hold does not add up: where each holds a few, all of them together hold every one. So classes
+are compared with those of some members, one by one, and the mean is taken.
 """
 
 from collections.abc import Sequence
@@ -13,10 +15,11 @@ from numpy.typing import NDArray
 from feddag.client.signature import Signature
 from feddag.server.clustering import Labels
 from feddag.server.complement import pooled_vectors
-from feddag.server.similarity import Block, Floats, class_block, counts_of, data_block, gradient_block
+from feddag.server.similarity import BLOCK, Floats, class_block, counts_of, data_block, gradient_block
 
 Array = NDArray[np.float64]
 MOST_POOLED = 100  # members that a cluster's signature is made of
+LEAST_LISTED, MOST_LISTED, ALL_LISTED = 4, 16, 1000  # members whose classes are compared: of a cluster, of all
 CHUNK = 2048  # clients that are compared at a time
 LEAST_RELIABILITY = 1e-3  # of an update; what claims less would make a cluster's all noise
 
@@ -31,6 +34,10 @@ class Profiles:
     """How much each view counts between a cluster and others."""
     looks: Array
     """clusters x clusters by looks: the shares of the members; no columns where all look alike."""
+    counts: NDArray[np.int64]
+    """members x classes: which classes some of the members hold."""
+    owners: Labels
+    """The cluster of each of these members."""
 
     def __add__(self, others: "Profiles") -> "Profiles":
         """These clusters, and then the others."""
@@ -41,6 +48,8 @@ class Profiles:
             np.concatenate([self.sizes, others.sizes]),
             {name: np.concatenate([own, others.weights[name]]) for name, own in self.weights.items()},
             np.concatenate(looks),
+            np.concatenate([self.counts, others.counts]),
+            np.concatenate([self.owners, others.owners + len(self.sizes)]),
         )
 
 
@@ -85,15 +94,23 @@ def profiles_of(
 ) -> Profiles:
     """The clusters that `labels`, from 0, put these clients in; `weights` are the clusters', `looks` the clients'."""
     members = members_of(labels)
-    pooled = []
+    listed = max(LEAST_LISTED, min(MOST_LISTED, ALL_LISTED // len(members)))
+    pooled, counts = [], []
     for clients in members:
-        chosen = clients if len(clients) <= MOST_POOLED else generator.choice(clients, MOST_POOLED, replace=False)
-        pooled.append(pooled_signature([signatures[client] for client in np.sort(chosen).tolist()], usual))
+        chosen = [signatures[client] for client in some_of(clients, MOST_POOLED, generator).tolist()]
+        pooled.append(pooled_signature(chosen, usual))
+        counts.append(counts_of([chosen[place] for place in some_of(np.arange(len(chosen)), listed, generator)]))
     sizes = np.array([len(clients) for clients in members], float)
     shares = np.zeros((len(sizes), 0 if looks is None else int(looks.max()) + 1))
     if looks is not None:
         np.add.at(shares, (labels, looks), 1 / sizes[labels])
-    return Profiles(tuple(pooled), sizes, weights, shares)
+    owners = np.repeat(np.arange(len(sizes)), [len(own) for own in counts])
+    return Profiles(tuple(pooled), sizes, weights, shares, np.concatenate(counts), owners)
+
+
+def some_of(clients: Labels, most: int, generator: np.random.Generator) -> Labels:
+    """So many of them at most, in order."""
+    return clients if len(clients) <= most else np.sort(generator.choice(clients, most, replace=False))
 
 
 def members_of(labels: Labels) -> list[Labels]:
@@ -114,15 +131,14 @@ def distances_to(
     """
     everyone = [*signatures, *profiles.signatures]
     rows, columns = slice(0, len(signatures)), slice(len(signatures), len(everyone))
-    makers: dict[str, Block] = {}
-    for name, weights in profiles.weights.items():
-        if weights.any() and name == "classes":
-            makers[name] = class_block(counts_of(everyone))
-        elif weights.any() and name == "data":
-            makers[name] = data_block(everyone, usual)
-        elif weights.any() and name == "gradient":
-            makers[name] = gradient_block(everyone)
-    seen = {name: block(rows, columns).numpy() for name, block in makers.items()}
+    active = [name for name, weights in profiles.weights.items() if weights.any()]
+    seen: dict[str, Floats] = {}
+    if "classes" in active:
+        seen["classes"] = mean_over_members(counts_of(signatures), profiles)
+    if "data" in active:
+        seen["data"] = data_block(everyone, usual)(rows, columns).numpy()
+    if "gradient" in active:
+        seen["gradient"] = gradient_block(everyone)(rows, columns).numpy()
     if style is not None:
         seen["style"] = mean_over_looks(style, profiles.looks)
     total, weight = np.zeros((len(signatures), len(profiles.sizes))), np.zeros((len(signatures), len(profiles.sizes)))
@@ -131,6 +147,17 @@ def distances_to(
         total += known * np.nan_to_num(view)
         weight += known
     return np.where(weight > 0, total / np.maximum(weight, 1e-30), np.inf).astype(np.float32)
+
+
+def mean_over_members(counts: NDArray[np.int64], profiles: Profiles) -> Floats:
+    """The mean distance to some of a cluster's members by the classes that they hold: clients x clusters."""
+    clients, everyone = len(counts), np.concatenate([counts, profiles.counts])
+    block, others = class_block(everyone), slice(clients, len(everyone))
+    firsts = np.searchsorted(profiles.owners, np.arange(len(profiles.sizes)))
+    parts = [slice(start, min(start + BLOCK, clients)) for start in range(0, clients, BLOCK)]
+    sums = np.concatenate([np.add.reduceat(block(part, others).numpy(), firsts, axis=1) for part in parts])
+    means: Floats = sums / np.bincount(profiles.owners).astype(np.float32)
+    return means
 
 
 def mean_over_looks(style: Floats, looks: Array) -> Floats:

@@ -137,7 +137,8 @@ def test_a_client_is_as_far_from_a_cluster_as_its_view_says() -> None:
 def test_looks_of_members_are_averaged_where_they_are_known() -> None:
     pooled = made([4], {0: [1, 0]}, reliability=1.0)
     looks = np.array([[0.5, 0.5], [1.0, 0.0]])
-    profiles = Profiles((pooled, pooled), np.ones(2), {"style": np.ones(2)}, looks)
+    listed = np.full((2, 1), 4), np.arange(2)
+    profiles = Profiles((pooled, pooled), np.ones(2), {"style": np.ones(2)}, looks, *listed)
     style = np.array([[0.2, 0.6], [np.nan, 0.6]], np.float32)
     found = distances_to([pooled, pooled], profiles, np.ones(1), style)
     np.testing.assert_allclose(found, [[0.4, 0.2], [0.6, np.inf]], rtol=1e-6)
@@ -171,3 +172,23 @@ def test_a_report_is_told_about_the_landmarks() -> None:
 def test_a_number_of_landmarks_that_is_none_is_refused(landmarks: int) -> None:
     with pytest.raises(FeddagError, match=f"landmarks = {landmarks} is not allowed"):
         group(clients([0, 1, 2]), landmarks=landmarks)
+
+
+def test_a_rare_group_is_found_where_all_landmarks_are_alike() -> None:
+    truth = [0] * 150 + [1] * 4
+    found = group(clients(truth), landmarks=40, seed=0)
+    assert isinstance(found, LandmarkGrouping) and found.exact_.clusters_ == 1
+    assert not set(found.landmarks_) & set(range(150, 154))  # seed 0 draws none of them
+    assert same_partition(found.labels_, np.array(truth))
+
+
+def test_classes_are_compared_with_members_because_together_they_hold_all() -> None:
+    """Members of the first cluster hold class 0 or 1, of the second 2 or 3; by their sums nobody misses a class."""
+    many = 1000  # so many samples that nothing is missed by chance
+    held = [made([many, 0, 0, 0]), made([0, many, 0, 0]), made([0, 0, many, 0]), made([0, 0, 0, many])]
+    labels = np.array([0, 0, 1, 1])
+    profiles = profiles_of(held, labels, np.ones(4), {"classes": np.ones(2)}, None, np.random.default_rng(0))
+    found = distances_to([made([many, many, 0, 0]), held[2]], profiles, np.ones(4))
+    # both classes, of which each member of the first has one: 1 of 2; nothing in common with the second: 1
+    # class 2 alone: nothing in common with the first; the same as one of the second, nothing as the other
+    np.testing.assert_allclose(found, [[0.5, 1.0], [1.0, 0.5]], atol=1e-5)
