@@ -176,9 +176,9 @@ def test_a_number_of_landmarks_that_is_none_is_refused(landmarks: int) -> None:
 
 def test_a_rare_group_is_found_where_all_landmarks_are_alike() -> None:
     truth = [0] * 150 + [1] * 4
-    found = group(clients(truth), landmarks=40, seed=0)
+    found = group(clients(truth), landmarks=40, seed=6)
     assert isinstance(found, LandmarkGrouping) and found.exact_.clusters_ == 1
-    assert not set(found.landmarks_) & set(range(150, 154))  # seed 0 draws none of them
+    assert not set(found.landmarks_) & set(range(150, 154))  # seed 6 draws none of them
     assert same_partition(found.labels_, np.array(truth))
 
 
