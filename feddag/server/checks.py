@@ -14,6 +14,8 @@ from feddag.server.fusion import VIEWS
 from feddag.server.printed_fusion import GATED_FUSIONS
 from feddag.server.similarity import Floats, square
 
+MOST_EXACT = 5_000  # clients that are compared pair by pair, unless the user says otherwise
+USUAL_LANDMARKS = 2_000
 ROUNDING = 1e-5  # of the largest distance: what is less comes of computing with 32 bits
 
 
@@ -113,3 +115,16 @@ def check_distances(condensed: Floats, names: Sequence[str]) -> None:
         table = square(np.isfinite(condensed).astype(np.float32))
         np.fill_diagonal(table, 1)
         raise FeddagError(f"client {names[int(table.sum(1).argmin())]}: its distances are not finite numbers")
+
+
+def landmarks_wanted(landmarks: int | None, clients: int) -> int:
+    """How many clients are compared pair by pair, to group the others by; 0 where all are.
+
+    >>> landmarks_wanted(None, 5000), landmarks_wanted(None, 5001), landmarks_wanted(50, 100), landmarks_wanted(0, 9000)
+    (0, 2000, 50, 0)
+    """
+    if landmarks is None:
+        return 0 if clients <= MOST_EXACT else USUAL_LANDMARKS
+    if landmarks < 0 or landmarks == 1:
+        raise FeddagError(f"landmarks = {landmarks} is not allowed: it should be 0 or at least 2")
+    return landmarks if landmarks < clients else 0

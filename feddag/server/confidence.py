@@ -23,6 +23,7 @@ STABLE = 0.9
 """The adjusted Rand index from which on groups of four in five clients are the same groups."""
 RESAMPLES = 20
 SHARE = 0.8
+MOST_SIZES = 8  # groups whose sizes are shown
 MOST = 500  # clients of one resample: each takes time with the square of them
 
 
@@ -97,3 +98,15 @@ def sureness(condensed: Floats, labels: Labels, threshold: float) -> NDArray[np.
     for alone in np.flatnonzero(sizes == 1) if len(sizes) > 1 else ():
         found[labels == alone] = max(0.0, 1 - max(threshold, 0.0) / max(float(means[alone].min()), 1e-12))
     return found
+
+
+def in_a_line(kind: str, labels: Labels, threshold: float) -> str:
+    """How many groups of how many clients, and how large they are.
+
+    >>> in_a_line("Grouping", np.array([0, 1, 0]), 0.25)
+    'Grouping(2 groups of 3 clients: 2, 1; cut at 0.250)'
+    """
+    sizes = np.sort(np.bincount(labels))[::-1]
+    shown = ", ".join(map(str, sizes[:MOST_SIZES])) + (", ..." if len(sizes) > MOST_SIZES else "")
+    groups = "group" if len(sizes) == 1 else "groups"
+    return f"{kind}({len(sizes)} {groups} of {len(labels)} clients: {shown}; cut at {threshold:.3f})"

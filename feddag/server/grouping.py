@@ -11,10 +11,19 @@ from numpy.typing import NDArray
 from feddag.client.signature import Signature
 from feddag.errors import FeddagError
 from feddag.rng import rng
-from feddag.server.checks import check_alike, check_matrix, check_options, check_views, client_names, condense, one_of
+from feddag.server.checks import (
+    check_alike,
+    check_matrix,
+    check_options,
+    check_views,
+    client_names,
+    condense,
+    landmarks_wanted,
+    one_of,
+)
 from feddag.server.clustering import Cut, Labels, Linkage, Tree, build_tree, regrouped_by
 from feddag.server.complement import Absent, Alignment, ComplementGraph, complement_graph
-from feddag.server.confidence import said, significance, stability, sureness
+from feddag.server.confidence import in_a_line, said, significance, stability, sureness
 from feddag.server.cutting import (
     Candidate,
     CutSettings,
@@ -43,9 +52,6 @@ if TYPE_CHECKING:  # pandas is an extra
 
 Fusion = Literal["clarity", "mlp", "projected", "data", "gradient", "stacked"]
 FUSIONS: tuple[str, ...] = get_args(Fusion)
-MOST_EXACT = 5_000  # clients that are compared pair by pair, unless the user says otherwise
-USUAL_LANDMARKS = 2_000
-MOST_SIZES = 8  # groups whose sizes are shown
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -200,10 +206,7 @@ class Grouping:
 
     def __repr__(self) -> str:
         """In a line: how many groups of how many clients, and how large they are."""
-        sizes = np.sort(np.bincount(self.labels_))[::-1]
-        shown = ", ".join(map(str, sizes[:MOST_SIZES])) + (", ..." if len(sizes) > MOST_SIZES else "")
-        kind, groups = type(self).__name__, "group" if len(sizes) == 1 else "groups"
-        return f"{kind}({len(sizes)} {groups} of {len(self.labels_)} clients: {shown}; cut at {self.threshold_:.3f})"
+        return in_a_line(type(self).__name__, self.labels_, self.threshold_)
 
     def _compared(self) -> Labels:
         """The groups of those clients whose distances are known, in the order of the distances."""
@@ -322,19 +325,6 @@ def _sure(found: Grouping, by_view: Iterable[Cut], known: Held) -> Grouping:
         return replace(found, labels_=whole.labels, threshold_=whole.alpha)
     noise = estimate_noise(found.distances_)
     return replace(found, labels_=with_few_samples_joined(found.distances_, found.labels_, known, noise))
-
-
-def landmarks_wanted(landmarks: int | None, clients: int) -> int:
-    """How many clients are compared pair by pair, to group the others by; 0 where all are.
-
-    >>> landmarks_wanted(None, 5000), landmarks_wanted(None, 5001), landmarks_wanted(50, 100), landmarks_wanted(0, 9000)
-    (0, 2000, 50, 0)
-    """
-    if landmarks is None:
-        return 0 if clients <= MOST_EXACT else USUAL_LANDMARKS
-    if landmarks < 0 or landmarks == 1:
-        raise FeddagError(f"landmarks = {landmarks} is not allowed: it should be 0 or at least 2")
-    return landmarks if landmarks < clients else 0
 
 
 def _of_distances(

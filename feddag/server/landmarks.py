@@ -13,75 +13,43 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feddag.client.signature import Signature
 from feddag.errors import FeddagError
 from feddag.rng import rng
-from feddag.server.checks import check_alike
+from feddag.server.checks import USUAL_LANDMARKS, check_alike
 from feddag.server.clustering import Labels, build_tree, cluster_means, relabel
 from feddag.server.complement import complement_graph
+from feddag.server.frame import Frame
 from feddag.server.fusion import blend, views_of
-from feddag.server.grouping import USUAL_LANDMARKS, Grouping
+from feddag.server.grouping import Grouping
 from feddag.server.many_looks import distances_between, looks_of_everyone, row_of_newcomer
 from feddag.server.newcomers import compared_members
 from feddag.server.noise import (
     FEW,
-    LEAST_DIFFERENCE,
+    Held,
     few_without_samples,
-    least_significant_distance,
     merge_insignificant,
     merged_clusters,
+    missing_by_chance,
 )
-from feddag.server.profiles import CHUNK, MOST_POOLED, Array, Profiles, distances_to, members_of, profiles_of, some_of
+from feddag.server.profiles import (
+    CHUNK,
+    MOST_POOLED,
+    Array,
+    Profiles,
+    distances_to,
+    members_of,
+    nearer,
+    profiles_of,
+    some_of,
+)
 from feddag.server.similarity import Floats, counts_of, square
-from feddag.server.style import StyleSpace
 
 MOST_TURNS = 20
 SWEEPS = 2
-REACH = 4.0  # standard deviations beyond the usual distance to the own cluster
 ENOUGH = 5  # members from which on a cluster tells how far its members are from it
 LEAST_SPREAD = 1e-3
-
-
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """What the landmarks settled for everybody."""
-
-    weights: dict[str, float]
-    """How much each view counts, on average."""
-    usual: Array
-    """Each class's usual noise."""
-    noise: float
-    threshold: float
-    clients: int
-    closed: bool
-    """Whether there are no other clusters than the landmarks', which everybody then is in reach of."""
-    style: StyleSpace | None = None
-    """With the looks of every client."""
-    between: Floats | None = None
-    """The distances between clusters by looks."""
-    middle: float = 0.0
-    spread: float = 1.0
-    """Of the distances between clients and their own clusters."""
-
-    def reach(self, sizes: Array) -> Array:
-        """How far from clusters of these sizes a client may be."""
-        if self.closed:
-            return np.full(len(sizes), np.inf)
-        least = least_significant_distance(self.noise, np.ones(len(sizes)), sizes, self.clients)
-        return np.maximum(least, max(self.threshold, LEAST_DIFFERENCE, self.middle + REACH * self.spread))
-
-    def nearest(self, distances: Floats, sizes: Array) -> tuple[Labels, NDArray[np.bool_]]:
-        """For each client (row) its cluster, and whether it is in reach.
-
-        Among clusters in reach the nearest, if each were farther by the error of its own signature: that of a small
-        cluster is nearer to some clients by chance alone.
-        """
-        errors = self.noise * np.sqrt(1 / sizes / 2)
-        scores = np.where(distances <= self.reach(sizes), distances + errors, np.inf)
-        found: NDArray[np.bool_] = scores.min(axis=1) < np.inf
-        return np.where(found, scores.argmin(1), distances.argmin(1)), found
 
 
 class LandmarkSearch:
@@ -97,6 +65,7 @@ class LandmarkSearch:
         self.frame = Frame(
             weights={name: float(own.mean()) for name, own in exact.weights_.items()},
             usual=exact.usual_noise_,
+            offsets=exact.offsets_,
             noise=exact.noise_,
             threshold=exact.threshold_,
             clients=len(signatures),
@@ -147,15 +116,18 @@ class LandmarkSearch:
 
     def _few_samples_joined(self, profiles: Profiles) -> Profiles:
         """Clusters of one or two clients that are apart only for want of samples go to the nearest other."""
-        samples = counts_of(self.signatures).sum(1)
+        counts = counts_of(self.signatures)
+        by_chance = missing_by_chance(counts) if "classes" in self.frame.weights else 0.0
         while self.labels.max() > 0 and profiles.sizes.min() <= FEW:
-            held = np.bincount(self.labels, samples)
-            limits = float(np.median(samples)), self.frame.noise, self.frame.clients
-            few, nearest = few_without_samples(profiles.sizes, self._apart(profiles), held, *limits)
+            weights = profiles.weights["classes"][self.labels] if "classes" in profiles.weights else 0.0
+            known = Held(counts.sum(1), noise=weights * by_chance)
+            apart = self._apart(profiles)
+            in_classes = self._apart(profiles, "classes") if "classes" in self.frame.weights else apart
+            few, nearest = few_without_samples(self.labels, apart, in_classes, known, self.frame.noise)
             if few is None:
                 break
             self.labels = relabel(np.where(self.labels == few, nearest, self.labels))
-            profiles = self._profiles(np.arange(len(samples)), self.labels)
+            profiles = self._profiles(np.arange(len(counts)), self.labels)
         return profiles
 
     def _profiles(self, clients: Labels, labels: Labels) -> Profiles:
@@ -175,7 +147,7 @@ class LandmarkSearch:
         if self.frame.style is not None and self.frame.between is not None:
             style = self.frame.between[self.frame.style.labels[clients]]
         own = [self.signatures[client] for client in clients.tolist()]
-        return distances_to(own, profiles, self.frame.usual, style)
+        return distances_to(own, profiles, self.frame.usual, self.frame.offsets, style)
 
     def _assign(self, clients: Labels, profiles: Profiles, first: int) -> None:
         """Label those that are in reach of a cluster; clusters are numbered from `first`."""
@@ -204,18 +176,23 @@ class LandmarkSearch:
     def _pairs(self, clients: Labels, weights: dict[str, Array]) -> Floats:
         """The distances of these clients, condensed, with views that count as given."""
         own = [self.signatures[client] for client in clients.tolist()]
-        active = [name for name, weight in self.frame.weights.items() if weight > 0]
+        active = [name for name, weight in weights.items() if weight.any()]
         seen = views_of(own, [name for name in active if name != "style"], self.frame.usual)
+        seen = {name: view - np.float32(self.frame.offsets.get(name, 0.0)) for name, view in seen.items()}
         if "style" in active and self.frame.style is not None and self.frame.between is not None:
             looks = self.frame.style.labels[clients]
             seen["style"] = self.frame.between[looks[:, None], looks[None]][np.triu_indices(len(looks), 1)]
         return blend(seen, {name: weights[name] for name in seen})
 
-    def _apart(self, profiles: Profiles) -> Array:
-        """The mean distance between every two clusters, as if all pairs were compared: of some of their members."""
+    def _apart(self, profiles: Profiles, view: str = "") -> Array:
+        """The mean distance between every two clusters, as if all pairs were compared: of some of their members.
+
+        In one `view`, or as views count for the clusters.
+        """
         each = max(1, min(MOST_POOLED, self.most // len(profiles.sizes)))
         clients = np.concatenate([some_of(own, each, self.generator) for own in members_of(self.labels)])
         weights = {name: own[self.labels[clients]] for name, own in profiles.weights.items()}
+        weights = {view: np.ones(len(clients))} if view else weights
         return cluster_means(square(self._pairs(clients, weights)), self.labels[clients])[1]
 
     def _merged(self, profiles: Profiles) -> Labels:
@@ -223,20 +200,6 @@ class LandmarkSearch:
         if len(profiles.sizes) > max(self.most, USUAL_LANDMARKS):  # would take the cube of it
             return np.arange(len(profiles.sizes))
         return merged_clusters(profiles.sizes, self._apart(profiles), self.frame.noise, self.frame.clients)
-
-
-def _nearer(distances: Floats, labels: Labels) -> Array:
-    """How much nearer the cluster of its label is to each client than the next one, 0 to 1.
-
-    >>> _nearer(np.array([[1.0, 4.0], [4.0, 2.0], [3.0, 2.0]], np.float32), np.array([0, 1, 0])).tolist()
-    [0.75, 0.5, 0.0]
-    """
-    rows = np.arange(len(labels))
-    own = distances[rows, labels].astype(np.float64)
-    others = distances.copy()
-    others[rows, labels] = np.inf
-    sure: Array = np.maximum(1 - own / np.maximum(others.min(1), 1e-12), 0)
-    return sure
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -254,13 +217,13 @@ class LandmarkGrouping(Grouping):
     @cached_property
     def sureness_(self) -> Array:
         """Of each client, 0 to 1: how much nearer its own group is than the next; 0 where there is only one."""
-        sure = np.zeros(len(self.labels_))
+        sure, usual, offsets = np.zeros(len(self.labels_)), self.frame_.usual, self.frame_.offsets
         if self.clusters_ > 1:
             for start in range(0, len(sure), CHUNK):
                 part = slice(start, start + CHUNK)
                 style = None if self.style_ is None else distances_between(self.style_.looks)[self.style_.labels[part]]
-                rows = distances_to(self.signatures[part], self.profiles_, self.frame_.usual, style)
-                sure[part] = _nearer(np.maximum(rows, 0), self.labels_[part])
+                rows = distances_to(self.signatures[part], self.profiles_, usual, offsets, style)
+                sure[part] = nearer(np.maximum(rows, 0), self.labels_[part])
         return sure
 
     def cut(self, *, clusters: int) -> "LandmarkGrouping":
@@ -272,7 +235,7 @@ class LandmarkGrouping(Grouping):
     def placed(self, newcomer: Signature) -> tuple[int | None, float]:
         check_alike([self.signatures[0], newcomer], ["0", "newcomer"])
         style = None if self.style_ is None else row_of_newcomer(self.style_, newcomer, self.frame_.clients)[None]
-        row = distances_to([newcomer], self.profiles_, self.frame_.usual, style)
+        row = distances_to([newcomer], self.profiles_, self.frame_.usual, self.frame_.offsets, style)
         best, found = self.frame_.nearest(row, self.profiles_.sizes)
         if not found[0]:
             return None, 0.0

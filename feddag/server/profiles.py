@@ -6,7 +6,7 @@ But which classes clients hold does not add up: where each holds a few, all of t
 are compared with those of some members, one by one, and the mean is taken.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,11 +123,16 @@ def members_of(labels: Labels) -> list[Labels]:
 
 
 def distances_to(
-    signatures: Sequence[Signature], profiles: Profiles, usual: Array, style: Floats | None = None
+    signatures: Sequence[Signature],
+    profiles: Profiles,
+    usual: Array,
+    offsets: Mapping[str, float],
+    style: Floats | None = None,
 ) -> Floats:
     """clients x clusters: the views, blended by the clusters' weights; infinite where no view can compare.
 
-    `style` is each client's distance to each cluster of clients that look the same.
+    `offsets` is what the views are lowered by, `style` each client's distance to each cluster of clients that look the
+    same.
     """
     everyone = [*signatures, *profiles.signatures]
     rows, columns = slice(0, len(signatures)), slice(len(signatures), len(everyone))
@@ -139,6 +144,7 @@ def distances_to(
         seen["data"] = data_block(everyone, usual)(rows, columns).numpy()
     if "gradient" in active:
         seen["gradient"] = gradient_block(everyone)(rows, columns).numpy()
+    seen = {name: view - np.float32(offsets.get(name, 0.0)) for name, view in seen.items()}
     if style is not None:
         seen["style"] = mean_over_looks(style, profiles.looks)
     total, weight = np.zeros((len(signatures), len(profiles.sizes))), np.zeros((len(signatures), len(profiles.sizes)))
@@ -167,3 +173,17 @@ def mean_over_looks(style: Floats, looks: Array) -> Floats:
     with np.errstate(invalid="ignore"):
         mean: Floats = np.where(shares > 0, (np.nan_to_num(style) @ looks.T) / shares, np.nan).astype(np.float32)
     return mean
+
+
+def nearer(distances: Floats, labels: Labels) -> Array:
+    """How much nearer the cluster of its label is to each client than the next one, 0 to 1.
+
+    >>> nearer(np.array([[1.0, 4.0], [4.0, 2.0], [3.0, 2.0]], np.float32), np.array([0, 1, 0])).tolist()
+    [0.75, 0.5, 0.0]
+    """
+    rows = np.arange(len(labels))
+    own = distances[rows, labels].astype(np.float64)
+    others = distances.copy()
+    others[rows, labels] = np.inf
+    sure: Array = np.maximum(1 - own / np.maximum(others.min(1), 1e-12), 0)
+    return sure

@@ -130,8 +130,8 @@ def test_a_client_is_as_far_from_a_cluster_as_its_view_says() -> None:
     weights = {"data": np.ones(1)}
     profile = profiles_of([at[0]], np.zeros(1, int), np.array([1e-6]), weights, None, np.random.default_rng(0))
     # the cosine of two moments vv' and ww' is (v.w)² = 1/4; arccos 1/4 = 75.52 degrees
-    np.testing.assert_allclose(distances_to([at[60]], profile, np.array([1e-6])), 75.522 / 90, atol=2e-3)
-    assert np.isinf(distances_to([made([0])], profile, np.array([1.0])))
+    np.testing.assert_allclose(distances_to([at[60]], profile, np.array([1e-6]), {}), 75.522 / 90, atol=2e-3)
+    assert np.isinf(distances_to([made([0])], profile, np.array([1.0]), {}))
 
 
 def test_looks_of_members_are_averaged_where_they_are_known() -> None:
@@ -140,12 +140,12 @@ def test_looks_of_members_are_averaged_where_they_are_known() -> None:
     listed = np.full((2, 1), 4), np.arange(2)
     profiles = Profiles((pooled, pooled), np.ones(2), {"style": np.ones(2)}, looks, *listed)
     style = np.array([[0.2, 0.6], [np.nan, 0.6]], np.float32)
-    found = distances_to([pooled, pooled], profiles, np.ones(1), style)
+    found = distances_to([pooled, pooled], profiles, np.ones(1), {}, style)
     np.testing.assert_allclose(found, [[0.4, 0.2], [0.6, np.inf]], rtol=1e-6)
 
 
 def test_of_clusters_in_reach_the_nearest_is_taken_but_for_the_error_of_small_ones() -> None:
-    frame = Frame({}, np.ones(1), 0.02, 0.1, 100, closed=False, middle=0.0, spread=0.01)
+    frame = Frame({}, np.ones(1), {}, 0.02, 0.1, 100, closed=False, middle=0.0, spread=0.01)
     sizes = np.array([200.0, 2.0])  # errors: 0.02 x sqrt(1 / 400) = 0.001 and 0.02 x sqrt(1 / 4) = 0.01
     best, found = frame.nearest(np.array([[0.08, 0.072], [0.08, 0.07], [0.5, 0.6]], np.float32), sizes)
     assert best.tolist() == [0, 1, 0]
@@ -188,7 +188,7 @@ def test_classes_are_compared_with_members_because_together_they_hold_all() -> N
     held = [made([many, 0, 0, 0]), made([0, many, 0, 0]), made([0, 0, many, 0]), made([0, 0, 0, many])]
     labels = np.array([0, 0, 1, 1])
     profiles = profiles_of(held, labels, np.ones(4), {"classes": np.ones(2)}, None, np.random.default_rng(0))
-    found = distances_to([made([many, many, 0, 0]), held[2]], profiles, np.ones(4))
+    found = distances_to([made([many, many, 0, 0]), held[2]], profiles, np.ones(4), {})
     # both classes, of which each member of the first has one: 1 of 2; nothing in common with the second: 1
     # class 2 alone: nothing in common with the first; the same as one of the second, nothing as the other
     np.testing.assert_allclose(found, [[0.5, 1.0], [1.0, 0.5]], atol=1e-5)
