@@ -1,4 +1,4 @@
-"""What landmarks settle for everybody: how views count, how wide the scatter is, how far from a cluster a member may be."""
+"""What landmarks settle for everybody: how views count, how wide the scatter is, how far a member may be."""
 
 from dataclasses import dataclass
 
