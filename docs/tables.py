@@ -16,15 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from feddag.bench import attacks as bench_attacks
+from feddag.bench import clustering as bench_clustering
 from feddag.bench import groups as bench_groups
+from feddag.bench import landmarks as bench_landmarks
 from feddag.bench import released as bench_released
+from feddag.bench import scale as bench_scale
 from feddag.experiment import read_experiments
 from feddag.methods.feddag.settings import SecondarySettings, SharingSettings
 from feddag.runner.level import span, stabilisers
 from feddag.runner.paired import paired_difference
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "docs" / name for name in ("results.md", "fidelity.md", "security.md", "grouping.md")]
+PAGES = [ROOT / "docs" / name for name in ("results.md", "fidelity.md", "security.md", "grouping.md", "performance.md")]
 MARKED = re.compile(r"(?<=^<!-- table: )(?P<name>[^\n]+) -->\n\n(?:\|[^\n]*\n)*", re.MULTILINE)
 
 Results = Sequence[Mapping[str, Any]]
@@ -445,6 +448,24 @@ def drawn_groups(file: str) -> str:
     return lined(head, body)
 
 
+def drawn_landmarks() -> str:
+    """Groups by landmarks beside those by all pairs."""
+    rows = json.loads((ROOT / "results" / "bench-landmarks.json").read_text(encoding="utf-8"))["rows"]
+    return lined(bench_landmarks.COLUMNS, bench_landmarks.table(rows))
+
+
+def drawn_clustering() -> str:
+    """What the server's part of grouping costs."""
+    rows = json.loads((ROOT / "results" / "bench-clustering.json").read_text(encoding="utf-8"))["rows"]["server"]
+    return lined(bench_clustering.COLUMNS, bench_clustering.table(rows))
+
+
+def drawn_scale() -> str:
+    """What runs of many clients cost."""
+    rows = json.loads((ROOT / "results" / "bench-scale.json").read_text(encoding="utf-8"))["rows"]
+    return lined(bench_scale.COLUMNS, bench_scale.table(rows))
+
+
 def drawn_attacks() -> str:
     """What liars cost, from the rows that `feddag bench attacks` has kept."""
     rows = json.loads((ROOT / "results" / "bench-attacks.json").read_text(encoding="utf-8"))["rows"]
@@ -515,6 +536,9 @@ def filled(text: str) -> str:
             "groups": partial(drawn_groups, "bench-groups.json"),
             "groups as published": partial(drawn_groups, "bench-groups-published.json"),
             "attacks": drawn_attacks,
+            "landmarks": drawn_landmarks,
+            "clustering": drawn_clustering,
+            "many clients": drawn_scale,
             "personal": partial(drawn_personal, "accuracy"),
             "personal, client by client": partial(drawn_personal, "gain"),
         }

@@ -129,6 +129,7 @@ def run_case(case: Case) -> dict[str, Any]:
         del pixels
         experiment = Experiment(
             dataset=str(file),
+            method="fedavg",
             partition="iid",
             clients=case.clients,
             participation=min(1.0, case.participants / case.clients),
