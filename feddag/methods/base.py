@@ -135,8 +135,9 @@ class Method(Stateful, ABC):
 
     def learn_classes(self, federation: Federation) -> None:
         """Ask those who have not told which classes they hold, where that matters."""
-        unknown = [client for client in federation.clients if client not in self.classes]
-        if self._settings.softmax == "held" and unknown:
+        if self._settings.softmax != "held":
+            return
+        if unknown := [client for client in federation.clients if client not in self.classes]:
             with federation.in_phase("classes"):
                 replies = federation.ask((Job(client, TellClasses()) for client in unknown), optional=True)
             self.classes |= {reply.client: classes_told(reply.results[0].arrays["held"]) for reply in replies}
