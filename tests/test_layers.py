@@ -12,13 +12,8 @@ from feddag.federation import Federation
 PACKAGE = Path(feddag.__file__).parent
 ORDER = [  # the picture of docs/design.md from left to right; each imports only what stands before it
     *("_version", "errors", "files", "system", "rng", "own_code", "packing", "stateful", "records"),
-<<<<<<< HEAD
     *("weights", "heads", "encoders", "native", "models", "data", "client", "answers", "federation"),
-    *("engines", "server", "methods", "testing"),
-=======
-    *("weights", "encoders", "native", "models", "data", "client", "answers", "federation"),
     *("engines", "server", "estimator", "methods", "testing"),
->>>>>>> eabcfc4 (Groupings are readable in a line and as a table; what the estimator passes of scikit-learn's checks is tested)
     *(
         "fields",
         "experiment",

@@ -162,7 +162,7 @@ def mean_over_members(counts: NDArray[np.int64], profiles: Profiles) -> Floats:
     firsts = np.searchsorted(profiles.owners, np.arange(len(profiles.sizes)))
     parts = [slice(start, min(start + BLOCK, clients)) for start in range(0, clients, BLOCK)]
     sums = np.concatenate([np.add.reduceat(block(part, others).numpy(), firsts, axis=1) for part in parts])
-    means: Floats = sums / np.bincount(profiles.owners).astype(np.float32)
+    means: Floats = (sums / np.bincount(profiles.owners)).astype(np.float32)
     return means
 
 

@@ -176,7 +176,7 @@ def class_block(counts: NDArray[np.int64]) -> Block:
             anyone = (one > 0) | (other > 0)
             surprise += anyone * (((one > 0) ^ (other > 0)).float() - by_chance)
             union += anyone
-        return surprise / union.clamp(min=1)
+        return torch.div(surprise, union.clamp(min=1))
 
     return excess
 
@@ -205,7 +205,7 @@ def data_block(signatures: Sequence[Signature], usual: NDArray[np.float64] | Non
             at = _block_index(mine, rows, theirs, others)
             total[at] += (degrees(affinity) - degrees(trust.sqrt())) * trust
             weight[at] += trust
-        return total / weight / RIGHT_ANGLE  # 0 / 0 is nan
+        return torch.div(total / weight, RIGHT_ANGLE)  # 0 / 0 is nan
 
     return excess
 
