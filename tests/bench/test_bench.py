@@ -206,7 +206,7 @@ def test_scale_in_a_process_of_its_own() -> None:
 
 
 def test_scale_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FeddagError, match="rounds = 1 is not possible: at least 2 are needed"):
+    with pytest.raises(FeddagError, match="one scoring is needed for start-up"):
         scale.many(4, rounds=1)
     with pytest.raises(FeddagError, match="clients = 0 is not possible"):
         scale.many(0)
