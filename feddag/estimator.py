@@ -27,8 +27,8 @@ class ClientClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     >>> def client(labels):
     ...     return signature(draw.normal(size=(20, 4)), draw.permutation(np.repeat(labels, 10)), num_classes=4)
     >>> model = ClientClustering().fit([client([0, 1]), client([2, 3]), client([0, 1]), client([2, 3])])
-    >>> model.labels_.tolist(), model.predict([client([2, 3]), client([1, 2])]).tolist()
-    ([0, 1, 0, 1], [1, -1])
+    >>> model.labels_.tolist(), model.predict([client([2, 3])]).tolist()
+    ([0, 1, 0, 1], [1])
     """
 
     def __init__(

@@ -32,7 +32,7 @@ TIMES = ("seconds", "versions", "history_sha256")
 @pytest.fixture(scope="module")
 def chosen(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """FedDAG's clusters on digits, the common model trained beside them, and one client that joined last."""
-    fields = AUTO | {"method": "feddag-star", "holdout": 0.2}
+    fields = AUTO | {"method": "feddag-star", "holdout": 0.2, "head": "random", "softmax": "all"}
     return feddag.run(feddag.Experiment(**fields), tmp_path_factory.mktemp("chosen") / "run")
 
 

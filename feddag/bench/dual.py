@@ -77,7 +77,9 @@ def _feddag(stack: contextlib.ExitStack, data: ClientData, config: WorkerConfig)
     engine = LocalEngine(data, config, CORES)
     stack.callback(engine.close)
     federation = Federation(engine, SPEC, 0, 1.0)
-    method = FedDAG(SharingSettings(balanced=False, classifier="source"))
+    method = FedDAG(
+        SharingSettings(balanced=False, sharing="encoder", classifier="source", head="random", softmax="all")
+    )
     for z in range(CLUSTERS):
         members = [client for client in federation.clients if client % CLUSTERS == z]
         method.groups.found(federation.initial_weights(f"cluster {z}"), members)

@@ -16,7 +16,7 @@ from feddag.client.trainer import load_weights
 from feddag.encoders import default_model
 from feddag.errors import FeddagError, one_line
 from feddag.experiment import Experiment
-from feddag.methods import Method
+from feddag.methods import Method, find_method
 from feddag.methods.clustered import ClusteredMethod
 from feddag.methods.fedavg import FedAvg
 from feddag.methods.feddag import FedDAGStar
@@ -180,7 +180,7 @@ class Run:
         served = method.groups.served
         if cluster not in served:
             raise FeddagError(f"cluster = {cluster} is not one of the clusters {', '.join(map(str, served))}")
-        return built(self._spec(saved.tree), served[cluster])
+        return built(self._spec(saved.tree), method.used_in(cluster))
 
     def _spec(self, tree: Mapping[str, Any]) -> ModelSpec:
         """The network that the experiment names; what a checkpoint says about it only has to agree."""
@@ -281,6 +281,7 @@ def recorded_experiment(files: RunDirectory, trust: bool = False) -> Experiment:
             "imported; if you trust it, say trust=True in Python or --trust on the command line"
         )
     try:
-        return Experiment(**values)
+        before = find_method(str(values["method"])).Settings.came_later  # a run says all that its version knew of
+        return Experiment(**{**before, **values})
     except FeddagError as error:
         raise FeddagError(f"'{files.experiment}': {error}") from None

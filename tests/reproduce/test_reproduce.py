@@ -122,7 +122,7 @@ def test_ours_stand_beside_the_papers_and_what_is_known_is_not_run_again(in_tmp:
 
 
 def test_stopped_it_goes_on_in_the_middle_of_a_run(in_tmp: Path, reproduce) -> None:
-    Path("table.toml").write_text(TABLE.replace("rounds = 6", "rounds = 200"))
+    Path("table.toml").write_text(TABLE.replace("rounds = 6", "rounds = 400"))
     process = subprocess.Popen(
         [*FEDDAG, "reproduce", "table.toml", "--scale", "paper"],
         stdout=subprocess.PIPE,
@@ -141,7 +141,7 @@ def test_stopped_it_goes_on_in_the_middle_of_a_run(in_tmp: Path, reproduce) -> N
     before = history[0].read_text().splitlines()[0]
     reproduce("table.toml", "--scale", "paper")
     lines = history[0].read_text().splitlines()
-    assert len(lines) == 200 and lines[0] == before  # with the seconds of the first run: it was not begun again
+    assert len(lines) == 400 and lines[0] == before  # with the seconds of the first run: it was not begun again
     assert "2 runs, all already done" in reproduce("table.toml", "--scale", "paper", "--plan")
 
 
@@ -182,13 +182,17 @@ def test_sample_passes_of_a_run_are_counted_as_the_run_counts_them(in_tmp: Path)
     assert passes - scoring == run(experiment).result["sample_passes"] == 4 * 2 * 1438
 
 
+TWO_ENCODERS = {"method": "feddag", "sharing": "encoder"}
+
+
 @pytest.mark.parametrize(
     ("fields", "passes"),
     [
         ({}, 4 * 0.5 * 2 * 1438 + 4 * 359 / 3),
         ({"finetune": True}, 4 * 0.5 * 2 * 1438 + 4 * 359 / 3 + 2 * 1438),
-        ({"method": "feddag"}, 4 * 0.5 * 2 * 1438 * 8 / 3 + 4 * 2 * 359 / 3),  # two phases of 4/3 each
-        ({"method": "feddag", "warmup_epochs": 3}, 4 * 0.5 * 2 * 1438 * 8 / 3 + 4 * 2 * 359 / 3 + 2 * 3 * 1438),
+        ({"method": "feddag"}, 4 * 0.5 * 2 * 1438 + 4 * 359 / 3),
+        (TWO_ENCODERS, 4 * 0.5 * 2 * 1438 * 8 / 3 + 4 * 2 * 359 / 3),  # two phases of 4/3 each
+        ({**TWO_ENCODERS, "warmup_epochs": 3}, 4 * 0.5 * 2 * 1438 * 8 / 3 + 4 * 2 * 359 / 3 + 2 * 3 * 1438),
         ({"method": "cfl"}, 4 * 2 * 1438 + 4 * 359 / 3),  # which asks all clients in every round
         ({"steps": 3, "batch_size": 5}, 4 * 0.5 * 6 * 3 * 5 + 4 * 359 / 3),
     ],
