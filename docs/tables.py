@@ -466,6 +466,18 @@ def drawn_scale() -> str:
     return lined(bench_scale.COLUMNS, bench_scale.table(rows))
 
 
+def drawn_alike() -> str:
+    """How often alike clients were split, by dataset, as `feddag bench alike` has kept it."""
+    rows = read(ROOT / "results" / "bench-alike.json")["rows"]
+    body = []
+    for dataset in [*dict.fromkeys(row["dataset"] for row in rows), "all"]:
+        these = [row for row in rows if dataset in (row["dataset"], "all")]
+        spans = [span(row[name] for row in these) for name in ("clients", "samples")]
+        split = sum(row["clusters"] > 1 for row in these)
+        body.append([dataset, str(len(these)), *spans, str(split)])
+    return lined(["dataset", "trials", "clients", "samples of the largest", "split"], body)
+
+
 def drawn_attacks() -> str:
     """What liars cost, from the rows that `feddag bench attacks` has kept."""
     rows = json.loads((ROOT / "results" / "bench-attacks.json").read_text(encoding="utf-8"))["rows"]
@@ -535,6 +547,7 @@ def filled(text: str) -> str:
         measured = {
             "groups": partial(drawn_groups, "bench-groups.json"),
             "groups as published": partial(drawn_groups, "bench-groups-published.json"),
+            "alike": drawn_alike,
             "attacks": drawn_attacks,
             "landmarks": drawn_landmarks,
             "clustering": drawn_clustering,
