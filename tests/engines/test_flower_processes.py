@@ -126,12 +126,11 @@ def test_the_same_bytes_as_the_local_engine_with_tls_and_authentication(federate
 
 @pytest.mark.parametrize("method", ["feddag", "local"])  # local's models are on the nodes' disks alone
 def test_a_node_that_is_killed_and_restarted_changes_nothing(federate, tmp_path: Path, method: str) -> None:
-    chosen = experiment(method)
+    chosen = experiment(method, rounds=8)
     here = federate(chosen, tls=True)
     files = RunDirectory(tmp_path / "run")
     run = here.start_run(files.path)
     await_round(files, 1, run)
-    time.sleep(2)  # the node is at work on round 2
     end_group(here.nodes[1])
     supervised = threading.Event()
 
@@ -151,7 +150,7 @@ def test_a_node_that_is_killed_and_restarted_changes_nothing(federate, tmp_path:
         supervisor.join()
     assert_same_as_local(files, chosen, tmp_path / "local")
     texts = [event.text for record in files.read_history() for event in read_events(record["events"])]
-    assert any("client 1 in round 2" in text and "lost" in text for text in texts), texts
+    assert any("client 1 in round" in text and "lost" in text for text in texts), texts
 
 
 def test_a_killed_superlink_and_a_resumed_run_change_nothing(federate, tmp_path: Path) -> None:
