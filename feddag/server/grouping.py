@@ -281,20 +281,7 @@ def group(
         exactly = partial(exactly, cut=cut, least_silhouette_ratio=least_silhouette_ratio, landmarks=0, seed=seed)
         return group_by_landmarks(signatures, many, exactly, seed)
     if fusion == "clarity":
-        style = style_space(signatures) if "style" in views else None
-        seen = views_of(signatures, tuple(views), style=style)
-        offsets = misjudged({name: view for name, view in seen.items() if name != "style"}, counts_of(signatures))
-        seen |= {name: seen[name] - np.float32(offset) for name, offset in offsets.items() if offset}
-        if not seen:  # nothing but a style that is silent: all are alike
-            seen = {"style": np.zeros(len(signatures) * (len(signatures) - 1) // 2, np.float32)}
-        fused = fuse_by_clarity(seen, linkage, least_silhouette_ratio)
-        found = _of_distances(fused.distances, linkage, cut, seed, by_noise=True)
-        if cut.threshold is None and cut.clusters is None:
-            counts = counts_of(signatures)
-            by_chance = fused.weights["classes"] * missing_by_chance(counts) if "classes" in seen else 0.0
-            found = _sure(found, fused.cuts.values(), Held(counts.sum(1), seen.get("classes"), by_chance))
-        noise = estimate_noise(fused.distances)
-        found = replace(found, views_=seen, weights_=fused.weights, noise_=noise, style_=style, offsets_=offsets)
+        found = _by_clarity(signatures, views, linkage, cut, least_silhouette_ratio, seed)
     else:
         made = fuse_as_printed(signatures, fusion, delta, seed, angles)
         found = _of_distances(made.distances, linkage, cut, seed, by_noise=False, scaled=False)
@@ -313,6 +300,31 @@ def group(
         absent=absent,
         usual_noise_=usual_noise(signatures),
     )
+
+
+def _by_clarity(
+    signatures: Sequence[Signature],
+    views: Sequence[str],
+    linkage: Linkage,
+    cut: CutSettings,
+    least_silhouette_ratio: float,
+    seed: int,
+) -> Grouping:
+    """The groups by views that are an excess over chance, each counting as much as it is clear."""
+    style = style_space(signatures) if "style" in views else None
+    seen = views_of(signatures, tuple(views), style=style)
+    offsets = misjudged({name: view for name, view in seen.items() if name != "style"}, counts_of(signatures))
+    seen |= {name: seen[name] - np.float32(offset) for name, offset in offsets.items() if offset}
+    if not seen:  # nothing but a style that is silent: all are alike
+        seen = {"style": np.zeros(len(signatures) * (len(signatures) - 1) // 2, np.float32)}
+    fused = fuse_by_clarity(seen, linkage, least_silhouette_ratio)
+    found = _of_distances(fused.distances, linkage, cut, seed, by_noise=True)
+    if cut.threshold is None and cut.clusters is None:
+        counts = counts_of(signatures)
+        by_chance = fused.weights["classes"] * missing_by_chance(counts) if "classes" in seen else 0.0
+        found = _sure(found, fused.cuts.values(), Held(counts.sum(1), seen.get("classes"), by_chance))
+    noise = estimate_noise(fused.distances)
+    return replace(found, views_=seen, weights_=fused.weights, noise_=noise, style_=style, offsets_=offsets)
 
 
 def _sure(found: Grouping, by_view: Iterable[Cut], known: Held) -> Grouping:
