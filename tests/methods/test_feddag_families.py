@@ -35,17 +35,17 @@ def model(rows: Sequence[float], encoder: float) -> Weights:
 
 
 def test_a_familys_mean_by_hand() -> None:
-    """Cluster 0 trained on 1 sample, cluster 1 on 3; what cluster 0 calls k, cluster 1 calls 2 - k; 2 has no kin."""
-    second = families([[0, 1, 2], [2, 1, 0], [0, 1, 2], [1, 0, 2]], [0, 0, 2, 0])
+    """Cluster 0 trained on 1 sample, cluster 1 on 3; cluster 1 calls 0 1 2 what is 1 2 0 elsewhere; 2 has no kin."""
+    second = families([[0, 1, 2], [1, 2, 0], [0, 1, 2], [1, 0, 2]], [0, 0, 2, 0])
     trained = {0: model([0.0, 1.0, 2.0], 0.0), 1: model([6.0, 5.0, 4.0], 4.0), 2: model([9.0, 9.0, 9.0], 9.0)}
     after = second.joined(trained, {0: 1.0, 1: 3.0, 2: 5.0})
     assert sorted(after) == [0, 1, 2, 3]  # cluster 3, from which nobody answered, goes on with its family's model
-    assert after[0]["head.bias"].tolist() == [3.0, 4.0, 5.0]  # (0 + 3 * 4) / 4, (1 + 3 * 5) / 4, (2 + 3 * 6) / 4
-    assert after[1]["head.bias"].tolist() == [5.0, 4.0, 3.0]
-    assert after[3]["head.bias"].tolist() == [4.0, 3.0, 5.0]
+    assert after[0]["head.bias"].tolist() == [3.0, 4.75, 4.25]  # (0 + 3 * 4) / 4, (1 + 3 * 6) / 4, (2 + 3 * 5) / 4
+    assert after[1]["head.bias"].tolist() == [4.75, 4.25, 3.0]
+    assert after[3]["head.bias"].tolist() == [4.75, 3.0, 4.25]
     assert [after[z]["encoder.w"].item() for z in (0, 1, 3)] == [3.0] * 3
     assert after[2] is trained[2]
-    assert second.from_kin({0: after[0], 2: after[2]}, 1)["head.bias"].tolist() == [5.0, 4.0, 3.0]
+    assert second.from_kin({0: after[0], 2: after[2]}, 1)["head.bias"].tolist() == [4.75, 4.25, 3.0]
     assert second.from_kin(trained, 2) is None
 
 
