@@ -94,8 +94,9 @@ class Inspector:
             if not all(isinstance(tensor, Tensor) for tensor in weights.values()):
                 return False
             if known is None:  # most answers hold none, or one
-                parts = step.parts
-                known = [frozenset(e for e in form if not parts or part_of(e[0]) in parts) for form in self.forms]
+                known = self.forms
+                if parts := step.parts:
+                    known = {frozenset(entry for entry in form if part_of(entry[0]) in parts) for form in self.forms}
             if not weights or form_of(weights) not in known:
                 return False
         return True

@@ -61,8 +61,8 @@ def absent_classes(weights: Weights, held: Sequence[int]) -> Tensor:
     return absent
 
 
-def without(weights: Weights, absent: Tensor) -> Weights:
-    """A model that never answers with one of these classes: their scores are out of reach.
+def without(weights: Weights, absent: Tensor | None) -> Weights:
+    """A model that never answers with one of these classes (None: there are none): their scores are out of reach.
 
     Gradients of their rows are exactly zero, so a softmax over all classes becomes one over the others.
 
@@ -70,15 +70,15 @@ def without(weights: Weights, absent: Tensor) -> Weights:
     >>> without(model, torch.tensor([False, True]))["head.bias"]
     tensor([    0., -1000.])
     """
-    if not absent.any() or BIAS not in weights:
+    if absent is None or not absent.any() or BIAS not in weights:
         return weights
     bias = weights[BIAS].masked_fill(absent.to(weights[BIAS].device), OUT_OF_REACH)
     return weights | {BIAS: bias}
 
 
-def with_rows_of(weights: Weights, other: Weights, absent: Tensor) -> Weights:
+def with_rows_of(weights: Weights, other: Weights, absent: Tensor | None) -> Weights:
     """The same model with another one's rows for some classes."""
-    if not absent.any() or BIAS not in weights:
+    if absent is None or not absent.any() or BIAS not in weights:
         return weights
     rows = {name: weights[name].clone() for name in (WEIGHT, BIAS)}
     for name, values in rows.items():

@@ -1,7 +1,7 @@
 """Nested dicts and lists of tensors, arrays, numbers and text as one text and named arrays. Nothing is unpickled."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Arrays = dict[str, NDArray[Any]]
+PLAIN = frozenset((type(None), bool, int, float, str))
 Special = Callable[[Any], tuple[str, Any] | None]
 
 
@@ -29,9 +30,12 @@ def pack(tree: Any, special: Special = lambda item: None) -> tuple[str, Arrays]:
                 arrays[names[id(item)]] = np.asarray(item.numpy() if isinstance(item, Tensor) else item, order="C")
             return {"$tensor" if isinstance(item, Tensor) else "$array": names[id(item)]}
         if isinstance(item, dict):
+            if _are_plain(item) and _are_plain(item.values()):
+                return {"$dict": [*map(list, item.items())]}
             return {"$dict": [[encode(key), encode(value)] for key, value in item.items()]}
         if isinstance(item, list | tuple):
-            return {"$list" if isinstance(item, list) else "$tuple": [encode(value) for value in item]}
+            values = list(item) if _are_plain(item) else [encode(value) for value in item]
+            return {"$list" if isinstance(item, list) else "$tuple": values}
         if isinstance(item, np.generic):
             return item.item()
         if item is None or isinstance(item, bool | int | float | str):
@@ -42,6 +46,11 @@ def pack(tree: Any, special: Special = lambda item: None) -> tuple[str, Arrays]:
         raise TypeError(f"a {type(item).__name__} cannot be saved: use tensors, arrays, numbers, text, lists and dicts")
 
     return json.dumps(encode(tree)), arrays
+
+
+def _are_plain(items: Iterable[Any]) -> bool:
+    """Whether all are as JSON has them: a number for each of many clients is then not looked at one by one."""
+    return PLAIN.issuperset(map(type, items))
 
 
 def unpack(

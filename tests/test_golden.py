@@ -95,8 +95,11 @@ def test_results_are_what_they_were(name: str, datasets: Path) -> None:
     known = json.loads(FILE.read_text())
     found = json.loads(json.dumps(outcome(name, datasets)))
     if name in known.get(machine(), {}):
-        for key, expected in known[machine()][name].items():
-            assert found[key] == expected, key
+        expected = known[machine()][name]
+        # PyTorch's convolutions add up in another order where caches have other sizes: a list has one of each kind.
+        same = next((one for one in expected if one == found), expected[0]) if isinstance(expected, list) else expected
+        for key, value in same.items():
+            assert found[key] == value, key
     else:
         expected = next(runs[name] for runs in known.values() if name in runs)
         assert found["clusters"] == expected["clusters"] and found["bytes_up"] == expected["bytes_up"]

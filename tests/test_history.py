@@ -54,6 +54,38 @@ def test_tensors_and_arrays_come_back_and_shared_ones_stay_shared(tmp_path: Path
     assert back["numpy"] == 4
 
 
+def test_a_checkpoint_does_not_grow_with_clients_that_do_nothing(tmp_path: Path) -> None:
+    sizes = []
+    for clients in ([*range(100), *range(200, 300)], [*range(10_000), *range(20_000, 30_000)]):
+        files = RunDirectory(tmp_path / str(len(clients)))
+        with files.locked():
+            files.save_checkpoint(1, TREE | {"present": clients}, {})
+        assert files.load_checkpoint().tree["present"] == clients
+        [file] = files.path.glob("checkpoints/*")
+        sizes.append(file.stat().st_size)
+    assert sizes[1] <= sizes[0] + 32  # some digits
+
+
+def test_a_checkpoint_may_name_every_client_as_older_versions_did(tmp_path: Path) -> None:
+    files = RunDirectory(tmp_path)
+    with files.locked():
+        files.save_checkpoint(1, TREE, {})
+    [file] = tmp_path.glob("checkpoints/*")
+    save_tree(file, load_tree(file) | {"present": [0, 1, 4]})
+    assert files.load_checkpoint().tree["present"] == [0, 1, 4]
+
+
+@pytest.mark.parametrize("present", [[(0, 2**40)], [(3, 2)], [(0, 2), (2, 3)], [1, 0], [(0, 2**23), (2**24, 2**25)]])
+def test_clients_of_a_checkpoint_that_cannot_be_are_refused(tmp_path: Path, present: list[object]) -> None:
+    files = RunDirectory(tmp_path)
+    with files.locked():
+        files.save_checkpoint(1, TREE, {})
+    [file] = tmp_path.glob("checkpoints/*")
+    save_tree(file, load_tree(file) | {"present": present})
+    with pytest.raises(FeddagError, match="not in order, or too many"):
+        files.load_checkpoint()
+
+
 def test_what_cannot_be_saved_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="set cannot be saved"):
         save_tree(tmp_path / "t.safetensors", {"x": {1, 2}})

@@ -80,7 +80,7 @@ def test_a_run_towards_flops_is_resumed(tmp_path: Path) -> None:
 
 
 def test_flops_that_are_never_counted_are_out_of_reach(monkeypatch) -> None:
-    monkeypatch.setattr("feddag.client.trainer.training_flops", lambda *arguments: 0)
+    monkeypatch.setattr("feddag.client.trainer.flops_of", lambda *arguments: 0)
     with pytest.raises(FeddagError, match=r"training_flops = 10 is out of reach: 2 rounds took 0 to train"):
         feddag.run(feddag.Experiment(method="fedavg", rounds=2, training_flops=10, **QUICK))
 

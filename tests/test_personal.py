@@ -124,12 +124,38 @@ def test_none_is_what_it_was() -> None:
         feddag.Experiment(personal="ful")
 
 
-def test_whoever_has_too_few_samples_keeps_the_groups_model() -> None:
-    x = np.random.default_rng(0).normal(size=(5, 24, 6)).astype(np.float32)  # 24: a third of them are 8
-    data = feddag.dataset(clients=[(part, np.arange(24) % 2, part, np.arange(24) % 2) for part in x])
-    run = feddag.run(feddag.Experiment(dataset=data, method="fedavg", rounds=1, epochs=3, personal="full"))
-    assert run.result["personal"]["chose"] == {"group": 5}
-    assert run.result["personal"]["accuracy"][CHOSEN] == run.result["personal"]["accuracy"]["group"]
+def test_whoever_has_too_few_samples_keeps_a_group_model_that_is_of_use() -> None:
+    labels = np.arange(24) % 2  # 24 samples: a third of them are 8
+    noise = np.random.default_rng(0).normal(size=(6, 24, 6))
+    samples = [(part + 6 * labels[:, None]).astype(np.float32) for part in noise]
+    clients = [(x, labels, x, labels) for x in samples[:-1]] + [(samples[-1], 1 - labels, samples[-1], 1 - labels)]
+    data = feddag.dataset(clients=clients)
+    fields = {"rounds": 3, "epochs": 10, "participation": 1.0, "personal": "full", "workers": 1}
+    told = feddag.run(feddag.Experiment(dataset=data, method="fedavg", **fields)).result["personal"]
+    assert told["choice"] == [*["group"] * 5, "full"]  # the last client calls every class by the other's name
+    chosen, group = (told["accuracy"][name]["per_client"] for name in (CHOSEN, "group"))
+    assert chosen[:-1] == group[:-1] and chosen[-1] > group[-1]
+
+
+def test_what_learnt_only_held_classes_answers_with_these(tmp_path: Path) -> None:
+    """FedDAG's softmax knows only held classes: so must a model trained alone, a tuned one and the common one."""
+    run = feddag.run(feddag.Experiment(method="feddag-star", **AUTO), tmp_path / "r")
+    dataset, partition, _ = prepare(run.experiment)
+    states = RunDirectory(tmp_path / "r").load_checkpoint().states  # type: ignore[union-attr]
+    told = run.result["personal"]["accuracy"]
+    compared = 0
+    for client, indices in enumerate(partition.train):
+        for name in ("head", "full", "alone", "common"):
+            bias = states[client][1].get(f"tuned {name}/head.bias")
+            if bias is not None:
+                compared += 1
+                assert np.flatnonzero(bias.numpy() > -999).tolist() == np.unique(dataset.y_train[indices]).tolist()
+        x, y = test_samples(run, client)
+        predicted = run.model(client, tuned=True).scores(x).argmax(axis=1)
+        assert balanced_accuracy(predicted, y) == pytest.approx(told[CHOSEN]["per_client"][client], abs=1e-6)
+    assert compared >= 4
+    # what the common model was told apart from, no client's test samples hold
+    assert told["common"]["mean"] > 0.5 and told["alone"]["mean"] > 0.5
 
 
 def test_a_mixture_has_nothing_to_tune(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:

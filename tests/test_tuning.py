@@ -87,6 +87,17 @@ def test_a_comparison_takes_the_best_of_each_method_and_equal_effort_only(tmp_pa
         read(path)
 
 
+def test_values_found_for_other_data_are_not_taken(tmp_path: Path) -> None:
+    kept(tmp_path, "fedavg", lr=0.3)
+    for other in ({"clients": 7}, {"fraction": 0.5}, {"concentration": 1.0}, {"model": "lenet5"}):
+        with pytest.raises(FeddagError, match=r"there is no .*; `feddag tune` makes it"):
+            with_tuned([Experiment(method="fedavg", **other)], tmp_path)
+    longer = Experiment(
+        method="fedavg", rounds=90, balanced=True, training_flops=10**12
+    )  # as a level comparison has it
+    assert with_tuned([longer], tmp_path)[0].lr == 0.3
+
+
 def test_tune_and_compare_from_the_command_line(tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     small = ["--clients", "4", "--rounds", "2", "--set", "epochs=1", "--set", "groups=2"]
@@ -96,8 +107,11 @@ def test_tune_and_compare_from_the_command_line(tmp_path: Path, monkeypatch, cap
             main()
         assert ended.value.code == 0
     said = capsys.readouterr().out
-    assert "accuracy on validation samples" in said and "kept in tuned/digits-label-skew-fedprox.json" in said
-    found = read(Path("tuned/digits-label-skew-fedavg.json"))
+    assert (
+        "accuracy on validation samples" in said
+        and "kept in tuned/digits-label-skew-clients=4-groups=2-fedprox.json" in said
+    )
+    found = read(Path("tuned/digits-label-skew-clients=4-groups=2-fedavg.json"))
     assert len(found.tried) == 2 and found.seeds == [100]
     options = ["--methods", "fedavg,fedprox", "--tuned", "--no-report", "--json", "all.json", *small]
     monkeypatch.setattr("sys.argv", ["feddag", "compare", *options])

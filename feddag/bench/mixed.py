@@ -71,15 +71,15 @@ def few_of(count: int, **shift: Any) -> Change:
 
 
 def half_of_the_classes(dataset: str) -> Change:
-    """Half of each group's clients hold the first half of the classes, the others the second."""
+    """Every client keeps the half of the classes, the first or the second, of which it holds more samples."""
 
     def change(partition: Partition, _: np.random.Generator) -> Partition:
         known = load(dataset)
-        second = set(every_second(partition))
-        middle = known.num_classes // 2
-        kept = smaller(partition, lambda n, own: own[(known.y_train[own] >= middle) == (n in second)])
+        second = [known.y_train[own] >= known.num_classes // 2 for own in partition.train]
+        halves = [bool(each.mean() > 0.5) for each in second]
+        kept = smaller(partition, lambda n, own: own[second[n] == halves[n]])
         truth = partition.truth or (0,) * len(partition.train)
-        return replace(kept, truth=numbered((t, n in second) for n, t in enumerate(truth)))
+        return replace(kept, truth=numbered(zip(truth, halves, strict=True)))
 
     return change
 

@@ -139,7 +139,7 @@ def bench_round(json_file: JsonOption = None) -> None:
 
 @app.command("scale", cls=Command)
 def bench_scale(json_file: JsonOption = None) -> None:
-    """Rounds per second and memory from 100 to 10,000 clients.
+    """Rounds per second and memory from 100 to 100,000 clients.
 
     It also shows the share of time outside local training.
     """

@@ -7,7 +7,7 @@ trained. Other layers, the loss, the optimiser and what faster algorithms save a
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -66,6 +66,12 @@ def _forward(layer: nn.Module, output: Any) -> int:
 def costs_of(spec: ModelSpec) -> tuple[LayerCost, ...]:
     """The layers of a network, from one dry run."""
     return layer_costs(spec.build().eval(), lambda model: model(torch.zeros(1, *spec.shape)))
+
+
+@lru_cache(10_000)
+def flops_of(spec: ModelSpec, parts: tuple[str, ...], samples: int, frozen: int) -> int:
+    """What `training_flops` says of a network; asked for every client, and many hold equally many samples."""
+    return training_flops(costs_of(spec), parts, samples, frozen)
 
 
 def forward_flops(spec: ModelSpec) -> int:

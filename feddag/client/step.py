@@ -187,9 +187,11 @@ class Client:
         )
         return with_rows_of(trained, start, absent), losses
 
-    def absent(self, settings: LocalSettings, held: Sequence[int] = ()) -> Tensor:
-        """A flag for each class that the softmax leaves out: none, unless only classes that are held take part."""
-        known = torch.full((self.num_classes,), not settings.held)
+    def absent(self, settings: LocalSettings, held: Sequence[int] = ()) -> Tensor | None:
+        """A flag for each class that the softmax leaves out; None where it runs over all, held or not."""
+        if not settings.held:
+            return None
+        known = torch.zeros(self.num_classes, dtype=torch.bool)
         return ~known.index_fill(0, torch.cat([self.y, torch.tensor(held, dtype=torch.int64)]), True)
 
     def released(self, least: int = 1) -> Tensor:
@@ -236,11 +238,13 @@ def to_tensor(x: NDArray[Any], mean: ArrayLike, std: ArrayLike) -> Tensor:
     tensor([1., 1.])
     >>> to_tensor(np.full((1, 2, 2, 3), [1, 2, 3], np.uint8), [0.0, 1.0, 1.0], [1.0, 1.0, 0.5])[0, :, 1, 1]
     tensor([1., 1., 4.])
+    >>> to_tensor(np.zeros((0, 2, 2, 3), np.uint8), [0.0, 1.0, 1.0], [1.0, 1.0, 0.5]).shape
+    torch.Size([0, 3, 2, 2])
     """
     mean, std = np.asarray(mean, np.float32), np.asarray(std, np.float32)
     rows = x
     if x.ndim == 4 and mean.size > 1:  # a whole row at a time: NumPy is slow along three channels
-        rows = x.reshape(*x.shape[:2], -1)
+        rows = x.reshape(*x.shape[:2], x.shape[2] * x.shape[3])
         mean, std = np.tile(mean, x.shape[2]), np.tile(std, x.shape[2])
     values = rows.astype(np.float32)
     values -= mean  # in place: fresh memory for each result would cost more than the arithmetic

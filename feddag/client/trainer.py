@@ -18,7 +18,7 @@ from torch.optim.sgd import sgd  # the step alone: an optimiser object loads PyT
 
 from feddag import native
 from feddag.client.device import DeviceKind, exactly
-from feddag.client.flops import costs_of, layer_costs, training_flops
+from feddag.client.flops import costs_of, flops_of, layer_costs, training_flops
 from feddag.client.loss import Batches, Objective, Penalty, Pull, merged_pulls
 from feddag.encoders import pool_first, seed_dropout
 from feddag.errors import FeddagError
@@ -289,8 +289,9 @@ class NativeTrainer:
     ) -> int:
         if penalty is not None or objective is not None:
             return self._torch.flops(x, batches, parts, penalty, objective)
-        scheduled = np.concatenate(batches)  # the features of a frozen encoder are computed once for each of them
-        return training_flops(costs_of(self._spec), parts, len(scheduled), len(np.unique(scheduled)))
+        samples = sum(map(len, batches))
+        frozen = len(np.unique(np.concatenate(batches))) if parts else 0  # their features are computed once for each
+        return flops_of(self._spec, parts, samples, frozen)
 
     def score(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
         classes = self._spec.num_classes

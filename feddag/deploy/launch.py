@@ -5,6 +5,7 @@ This process starts all the others, and in the end stops them and everything the
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -33,6 +34,7 @@ HOST = "127.0.0.1"
 START_SECONDS = 120.0
 END_SECONDS = 10.0
 SUPERLINK = "loopback"
+COLOUR = re.compile(rb"\x1b\[[0-9;]*m")
 
 
 def up(
@@ -105,6 +107,8 @@ class LocalFederation:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         end_all(self.processes, self.home)
+        for log in self.logs.glob("*.log"):
+            without_colours(log)
 
     def start_superlink(self) -> None:
         """Start the server's program, and wait until it listens."""
@@ -189,7 +193,9 @@ class LocalFederation:
         seen = len(files.read_history()) if files.path.exists() else 0
         ended = False
         while not ended:
-            ended = self._run.poll() is not None  # asked first, so that the last rounds are reported too
+            # Asked first, so that the last rounds are reported too. Flower's client may lose its stream of log lines
+            # and end while the run goes on, which then holds its directory.
+            ended = self._run.poll() is not None and not files.is_running()
             rounds = _whole_rounds(files)
             for record in rounds[seen:]:
                 if observer:
@@ -238,6 +244,13 @@ class LocalFederation:
             time.sleep(0.1)
         log = (self.logs / f"{name}.log").read_text(errors="replace").strip().splitlines()
         raise FeddagError(f"Flower's {name} did not start: {log[-1] if log else 'its log is empty'}")
+
+
+def without_colours(log: Path) -> None:
+    """Take the colour codes out of a log that is complete: Flower's programs colour their lines in files, too."""
+    content = log.read_bytes()
+    if (plain := COLOUR.sub(b"", content)) != content:
+        write_atomically(log, plain)
 
 
 def write_site(path: Path, data: ClientData, client: int) -> None:

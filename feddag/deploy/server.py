@@ -14,10 +14,11 @@ import torch
 
 from feddag.deploy.app import EXPERIMENT, Task
 from feddag.deploy.keys import read_client_keys
+from feddag.deploy.preload import plain_logs
 from feddag.engines.flower.engine import ExchangePolicy, FlowerEngine
 from feddag.engines.flower.grid import GridTransport
 from feddag.engines.flower.status import Status
-from feddag.errors import FeddagError
+from feddag.errors import FeddagError, counted
 from feddag.experiment import Experiment, read_experiment
 from feddag.files import write_atomically
 from feddag.records import RoundRecord
@@ -31,11 +32,23 @@ ORPHAN_SECONDS = 30.0
 def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
     """Run the app in this folder and write everything to the run directory `out`; with `resume`, continue its run."""
     end_with_parent()
+    plain_logs()
+    try:
+        _serve(grid, run_config, folder)
+    except FeddagError:
+        sys.tracebacklimit = 0  # Flower logs the error: its sentence is enough
+        raise
+
+
+def _serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
     torch.set_num_threads(1)  # as the local engine: sums then run in one order
     experiment, policy = read_experiment(folder / EXPERIMENT, {}), _policy(run_config)
     files, resume = RunDirectory(Path(str(run_config["out"])).expanduser()), bool(run_config["resume"])
     if not resume and files.history.exists():
-        raise FeddagError(f"run directory '{files.path}' holds a run; give a new one, or go on with resume = true")
+        raise FeddagError(
+            f"run directory '{files.path}' holds a run; go on with it (--run-config 'resume=true') or name another "
+            "(--run-config 'out=\"second\"')"
+        )
     if resume and files.read_final_result() is not None:
         print(f"feddag: the run in '{files.path}' has finished already")
         return
@@ -46,7 +59,7 @@ def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
         bound = read_client_keys(Path(keys).expanduser()) if keys else None
         status, name = Status(files.path), _run_name(files, resume)
         engine = FlowerEngine(GridTransport(grid), name, context.clients, policy, keys=bound, status=status)
-        engine.gather()
+        engine.gather(lambda text: print(f"feddag: {text}", flush=True))
         run_on(engine, experiment, files, context, resume, _say)
 
 
@@ -105,5 +118,6 @@ def _run_name(files: RunDirectory, resume: bool) -> str:
 
 
 def _say(record: RoundRecord) -> None:
-    missing = f", {len(record['missing'])} answers missing" if record["missing"] else ""
+    absent = len(record["missing"])
+    missing = f", {counted(absent, 'answer')} missing" if absent else ""
     print(f"feddag: round {record['round']}, accuracy {record['accuracy']['mean']:.3f}{missing}", flush=True)

@@ -4,13 +4,13 @@ import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
 from feddag._version import __version__
 from feddag.engines.flower.status import FILE
-from feddag.errors import FeddagError
+from feddag.errors import FeddagError, counted
 from feddag.experiment import read_experiment
 from feddag.files import read_plain
 from feddag.records import Amount, Count, RoundRecord
@@ -19,6 +19,7 @@ from feddag.runner.directory import RunDirectory
 
 HOST = "127.0.0.1"
 LARGEST_STATUS = 2**26
+GRACE_SECONDS = 60.0  # in which clients may connect before their absence is worth a warning
 LEVELS = {"OK": 0, "WARNING": 1, "CRITICAL": 2}
 """As monitors such as Nagios know them, with the exit code of each."""
 
@@ -40,6 +41,8 @@ class StatusRecord(TypedDict):
     round: Count
     seconds: dict[str, Amount]
     clients: dict[str, ClientTold]
+    expected: NotRequired[Count]
+    refused: NotRequired[list[str]]
 
 
 @dataclass(frozen=True)
@@ -60,8 +63,22 @@ class FederationStatus:
     def missing(self) -> dict[int, str]:
         """The clients that are not connected or whose last answer is missing, with the reason."""
         clients = self.told["clients"].items()
+        never = set(range(self.told.get("expected", 0))) - {int(client) for client, _ in clients}
         told = {int(client): known["reason"] or ("" if known["here"] else "out of reach") for client, known in clients}
-        return {client: reason for client, reason in told.items() if reason}
+        told |= dict.fromkeys(sorted(never), "has not connected")
+        return {client: reason for client, reason in sorted(told.items()) if reason}
+
+    @property
+    def round(self) -> int:
+        """The round under way, or the last one: a round's number also counts exchanges after the last round."""
+        last = self.history[-1]["round"] if self.history else 0
+        return last if self.state == "finished" else min(self.told["round"], max(self.rounds, last))
+
+    @property
+    def gathering(self) -> float | None:
+        """Seconds for which the first round has waited for clients to connect, or None."""
+        waits = self.state == "running" and self.told["phase"] == "gathering"
+        return self.told["seconds"].get("gathering", 0.0) if waits else None
 
     def last_answer(self, now: float) -> float | None:
         """Seconds since the last answer of any client."""
@@ -84,19 +101,29 @@ def read_status(directory: Path) -> FederationStatus:
 
 
 def health(status: FederationStatus, now: float | None = None) -> tuple[str, str]:
-    """A level and one line: absent clients are a warning; nobody here, or a run that ended early, is critical."""
+    """A level and one line: absent clients are a warning; nobody here, or a run that ended early, is critical.
+
+    While clients are expected to connect, nobody is missed for a minute.
+    """
     age = status.last_answer(time.time() if now is None else now)
     last = "no answer yet" if age is None else f"last answer {duration(age)} ago"
-    parts = [f"round {status.told['round']} of {status.rounds}", f"{len(status.here)} clients here", last]
+    here = f"{counted(len(status.here), 'client')} {'here' if status.state == 'running' else 'at the end'}"
+    parts = [f"round {status.round} of {max(status.rounds, status.round)}", here, last]
+    if (waited := status.gathering) is not None:
+        parts[0] = f"waiting for clients to connect since {duration(waited)}"
     if status.history:
         parts.append(f"accuracy {status.history[-1]['accuracy']['mean']:.3f}")
     if status.missing:
         parts.append("missing " + ", ".join(f"{client} ({reason})" for client, reason in status.missing.items()))
+    if refused := status.told.get("refused"):
+        parts.append(f"refused a node that {refused[-1]}")
     level = "OK"
     if status.state == "stopped":
         level, parts = "CRITICAL", ["the run has stopped and can be resumed", *parts]
     elif status.state == "finished":
-        parts = ["finished", *parts]
+        level, parts = "WARNING" if status.missing else "OK", ["finished", *parts]
+    elif (waited or GRACE_SECONDS) < GRACE_SECONDS and not refused:
+        level = "OK"
     elif not status.here:
         level = "CRITICAL"
     elif status.missing:
@@ -134,7 +161,7 @@ def metrics(status: FederationStatus) -> str:
 
     def add(name: str, kind: str, help: str, values: dict[str, float]) -> None:
         lines.extend([f"# HELP feddag_{name} {help}", f"# TYPE feddag_{name} {kind}"])
-        lines.extend(f"feddag_{name}{labels} {value:g}" for labels, value in values.items())
+        lines.extend(f"feddag_{name}{labels} {value:.15g}" for labels, value in values.items())
 
     def label(name: str, value: object) -> str:
         text = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")
@@ -149,7 +176,7 @@ def metrics(status: FederationStatus) -> str:
     answered = {f"{{{label('client', client)}}}": known["answered"] for client, known in clients.items()}
     add("last_answer_timestamp_seconds", "gauge", "when a client's last answer came", answered)
     for way in ("up", "down"):
-        total = sum(record[f"bytes_{way}"] for record in history)  # type: ignore[literal-required]
+        total = history[-1][f"bytes_{way}"] if history else 0  # type: ignore[literal-required]
         add(f"payload_{way}_bytes_total", "counter", f"payload of all clients, {way}", {"": total})
     phases = {f"{{{label('phase', phase)}}}": spent for phase, spent in status.told["seconds"].items()}
     add("phase_seconds_total", "counter", "where the time of the server went", phases)

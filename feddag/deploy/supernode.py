@@ -28,6 +28,7 @@ RUNTIME = "FEDDAG_RUNTIME_DIR"
 PROGRAMS = ("flwr-clientapp", "flower-superexec")
 START_SECONDS = 30.0
 AGAIN_SECONDS = 60.0  # before a preloaded program that ended by itself is started again
+ENDING_SECONDS = 3.0  # in which a node that is ended together with it is gone as well
 WORKING, SHORTEST, PART = 0.1, 0.25, 20
 
 
@@ -156,6 +157,7 @@ def _keep(folder: Path, lease: socket.socket) -> None:
         began = time.monotonic()
         with contextlib.suppress(OSError):
             lease.recv(1)
+        time.sleep(ENDING_SECONDS)  # a node that is being ended, too, has nothing to say about it
         say("the preloaded program has ended; another one is started")
         time.sleep(max(0.0, began + AGAIN_SECONDS - time.monotonic()))
         with contextlib.suppress(OSError, FeddagError):

@@ -18,15 +18,14 @@ from pydantic import Field
 
 from feddag.client.loss import Pull
 from feddag.client.step import Client, Result, Step
-from feddag.client.train import balanced_batches, draw_batches
+from feddag.client.train import batches_of
 from feddag.federation import Reply
 from feddag.heads import without
 from feddag.methods.base import MethodSettings
 from feddag.methods.fesem import CentreSettings, FeSEM
+from feddag.methods.pfedme import PERSONAL, towards
 from feddag.server.aggregate import momentum_step
 from feddag.weights import ClientId, Ref, Served, Weights, used
-
-PERSONAL = "personal"
 
 
 @dataclass(frozen=True)
@@ -47,33 +46,17 @@ class FollowPersonal(Step):
 
     def run(self, client: Client) -> Result:
         settings, omega = client.settings, client.weights(self.model)
-        batches = list(draw_batches(len(client.y), settings, client.rng("batches")))
-        if settings.balanced:
-            everything, sizes = np.arange(len(client.y)), list(map(len, batches))
-            batches = balanced_batches(client.y.numpy(), everything, sizes, client.rng("balance"))
+        batches = batches_of(client, settings)
         theta, step = omega, min(1.0, settings.lr * self.pull)  # beyond 1 omega would run past theta
         losses = []
         for batch in batches:
             near = [Pull(omega, self.pull)]
             theta, loss = client.fit(theta, [batch] * self.personal_steps, pulls=near, held=self.held)
-            omega = follow(omega, theta, step)
+            omega = towards(omega, theta, step)
             losses.append(float(loss.mean()))
         client.keep(PERSONAL, without(theta, client.absent(settings, self.held)), self.smoothing)
         passes = self.personal_steps * sum(map(len, batches))
         return Result(weights=omega, numbers={"loss": float(np.mean(losses))}, samples=passes)
-
-
-def follow(omega: Weights, theta: Weights, step: float) -> Weights:
-    """omega - step * (omega - theta); what is not trained by gradients is theta's.
-
-    >>> import torch
-    >>> follow({"w": torch.tensor(4.0)}, {"w": torch.tensor(2.0)}, 0.25)
-    {'w': tensor(3.5000)}
-    """
-    return {
-        name: omega[name] - step * (omega[name] - value) if value.is_floating_point() else value
-        for name, value in theta.items()
-    }
 
 
 class CGPFLSettings(CentreSettings):

@@ -61,9 +61,10 @@ class FedAvg(Method):
 
     def model_of(self, client: ClientId) -> Served:
         """The common model; where clients' losses knew only their own classes, it answers with one of these."""
-        common, held = self.common(), tuple(self.held_by(client))
+        common, held = self.common(), self.held_by(client)
         if not held:
             return common
+        held = tuple(held)
         if held not in self._biases:
             self._biases[held] = only(without(common, absent_classes(common, held)), (HEAD,))
         return common, self._biases[held]

@@ -33,7 +33,7 @@ class GWCSettings(ClusteredSettings):
     split: Literal["tested", "paper", "released"] = Field(
         "tested", description="a cluster is split where a test finds groups, or where its matrix has settled"
     )
-    level: float = Field(0.01, gt=0, lt=1, description="share of clusters without groups that a first test may split")
+    level: float = Field(0.01, gt=0, lt=1, description="share of clusters without groups that all tests may split")
     alpha: float = Field(0.0, ge=0, lt=1, description="weight of a round in Eq. 3 (0: the sampled share of a cluster)")
     epsilon: float = Field(1e-5, gt=0, description="mean squared change of a matrix that has settled")
     beta: float = Field(1.0, gt=0, description="of the kernel, Eq. 4; tested: with the mean distance as unit")
@@ -51,6 +51,7 @@ class FedGWC(ClusteredMethod):
     """Algorithm 1: one cluster at first, recursively split."""
 
     name = "fedgwc"
+    revision = 2  # the tests of a cluster share one level
     sends = "model, losses of steps"
     paper = "Licciardi et al., 2025"
     Settings: ClassVar[type[MethodSettings]] = GWCSettings
@@ -135,6 +136,7 @@ class FedGWCPaper(FedGWC):
     """As printed: Eq. 1-4 and Algorithms 1 and 2, split once the matrix moves by less than epsilon."""
 
     name = "fedgwc-paper"
+    revision = 1
     Settings = with_defaults(GWCSettings, {"split": "paper", "beta": 0.5, "most_parts": 10})
 
 
@@ -142,4 +144,5 @@ class FedGWCReleased(FedGWC):
     """As the published code runs it: ten clients of each cluster, rewards that add up to 1, scaled columns."""
 
     name = "fedgwc-released"
+    revision = 1
     Settings = with_defaults(GWCSettings, {"split": "released", "beta": 0.1, "per_cluster": 10, "rarest_first": False})

@@ -28,7 +28,7 @@ from feddag.methods.oneshot import OneShot
 from feddag.models import ModelSpec
 from feddag.records import Diagnostics
 from feddag.server.clustering import Linkage, build_tree
-from feddag.server.directions import Angle, angle_between
+from feddag.server.directions import Angle, angles_between, angles_to
 from feddag.weights import ClientId, Weights
 
 
@@ -92,22 +92,21 @@ class PACFL(OneShot):
         if not clients:
             return []
         self.compared = list(clients)
-        pairs = [(one, other) for place, one in enumerate(clients) for other in clients[place + 1 :]]
-        self.angles = torch.tensor([self.angle(one, other) for one, other in pairs])
+        vectors = [self.held[client]["vectors"] for client in clients]
+        self.angles = torch.from_numpy(angles_between(vectors, self._settings.angle)).float()
         tree, wanted = build_tree(self.angles.numpy(), self._settings.linkage), self._settings.clusters
         if not wanted:
             return [int(label) for label in tree.cut(self._settings.threshold)]
         heights = [-1.0, *sorted(tree.heights)]
         return [int(label) for label in tree.cut(heights[max(0, len(clients) - wanted)])]
 
-    def angle(self, one: ClientId, other: ClientId) -> float:
-        """Between two clients, in degrees."""
-        return angle_between(self.held[one]["vectors"], self.held[other]["vectors"], self._settings.angle)
-
     def distances_to_clusters(self, client: ClientId, known: Sequence[ClientId]) -> dict[int, float]:
+        others = [self.held[other]["vectors"] for other in known]
         far: dict[int, list[float]] = {}
-        for other in known:
-            far.setdefault(self.groups.cluster_of[other], []).append(self.angle(client, other))
+        for other, angle in zip(
+            known, angles_to(self.held[client]["vectors"], others, self._settings.angle), strict=True
+        ):
+            far.setdefault(self.groups.cluster_of[other], []).append(float(angle))
         return {cluster: float(np.mean(angles)) for cluster, angles in far.items()}
 
     def diagnostics(self) -> Diagnostics:

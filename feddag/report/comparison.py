@@ -1,5 +1,6 @@
 """What stands on the page of a comparison: runs of several methods, seeds and settings side by side."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -97,12 +98,22 @@ def _cells(
     best = clearly_best([[sign * v for v in known[number]] for number in present]) if better else None
     cells = []
     for number, values in enumerate(known):
-        form = ".3g" if digits is None else f".{digits}f"
-        spread = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
+        form = f".{three_digits(values) if digits is None else digits}f"
+        spread = f" ±\u00a0{np.std(values, ddof=1):{form}}" if len(values) > 1 else ""
         text = f"{np.mean(values):{form}}{spread}" if values else "–"
         strong = best is not None and present[best] == number
         cells.append({"text": text, "sort": float(np.mean(values)) if values else None, "strong": strong})
     return cells
+
+
+def three_digits(values: Sequence[float]) -> int:
+    """Decimals that leave three digits of the mean, whatever its size.
+
+    >>> three_digits([0.00124]), three_digits([12.0]), three_digits([1500.0]), three_digits([])
+    (5, 1, 0, 0)
+    """
+    mean = abs(float(np.mean(values))) if values else 0.0
+    return max(0, 2 - math.floor(math.log10(mean))) if mean else 0
 
 
 def _sections(place: int, setting: str, by_method: Runs, numbers: dict[str, int]) -> list[Section]:
@@ -123,7 +134,10 @@ def _sections(place: int, setting: str, by_method: Runs, numbers: dict[str, int]
         table.append(("rounds", _cells(by_method, lambda r: r["rounds"], 1)))
     differences = against_last([own_scores([run.finished for run in runs]) for runs in by_method.values()])
     if any(differences):
-        told = [{"text": str(d or "–"), "sort": d.mean if d else None, "strong": False} for d in differences]
+        told = [
+            {"text": str(d or "–").replace(", ", ",\u00a0"), "sort": d.mean if d else None, "strong": False}
+            for d in differences
+        ]
         table.append((f"vs {[*by_method][-1]}", told))
     rows = [[m, len(runs), *(cells[n] for _, cells in table)] for n, (m, runs) in enumerate(by_method.items())]
     columns = [{"name": "method"}, {"name": "seeds", "digits": 0}, *({"name": name, "digits": 3} for name, _ in table)]

@@ -47,7 +47,7 @@ def personal_section(run: RecordedRun) -> Section | None:
     if personal is None:
         return None
     table = {
-        **{"id": "personal-table", "label": "what clients chose", "search": "find a model"},
+        **{"id": "personal-table", "label": "what clients chose", "cards": True},
         "columns": [
             *({"name": name} for name in ("model", "what it is")),
             *({"name": name, "digits": 3} for name in COLUMNS[1:3]),

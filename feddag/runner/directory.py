@@ -10,11 +10,12 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
+import numpy as np
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -31,6 +32,7 @@ FORMAT = 2  # of checkpoints: raised when an older version's cannot be continued
 CLIENT_FOLDERS = ("states", "held")
 FOLDERS = ("checkpoints", *CLIENT_FOLDERS)
 KEPT_CHECKPOINTS = 2  # the newest, and one before it in case the newest turns out damaged
+MOST_CLIENTS = 2**24  # that a checkpoint may name: two numbers of a damaged one could stand for any number of them
 SYNC_SHARE = 20  # waiting for the disk takes at most one part in so many of a run's time
 
 
@@ -40,9 +42,11 @@ class CheckpointTree(TypedDict):
     format: int
     key: str
     round: Count
-    present: list[Count]
+    present: list[Count | tuple[Count, Count]]
+    """Clients, and runs of them from the first to the last; older versions wrote every client."""
     method: dict[str, Any]
-    traffic: dict[str, dict[str | Count, Count]]
+    traffic: dict[str, dict[str | Count, Count] | tuple[list[str | Count], list[Count]]]
+    """By what is counted: names and their counts; older versions wrote a dict."""
     missing: dict[Count, str]
     barred: NotRequired[dict[Count, str]]
     chosen: dict[Count, Count]
@@ -211,6 +215,7 @@ class RunDirectory:
         tree = tree | {
             "format": FORMAT,
             "round": round,
+            "present": _as_runs(tree["present"]),
             "states": {client: changed for client, (changed, _) in states.items()},
             "held": {client: changed for client, (changed, _) in self._held.items()},
             **self._history.mark(),
@@ -286,7 +291,7 @@ class RunDirectory:
         known: dict[str, Any] = check(CheckpointTree, tree, path)
         if path != self._checkpoint_path(known["round"]):
             raise damaged(path, "it is of another round")
-        return known
+        return known | {"present": _from_runs(known["present"], path)}
 
     def rewind(self, checkpoint: dict[str, Any] | None) -> None:
         """Forget all but what belongs to this checkpoint (None: everything), before going on from it."""
@@ -328,6 +333,33 @@ class RunDirectory:
     def _folder(self, name: str) -> Path:
         refuse_link(self.path / name)
         return self.path / name
+
+
+def _as_runs(clients: Sequence[ClientId]) -> list[tuple[ClientId, ClientId]]:
+    """The first and the last client of each run without a gap: most runs have all clients, and these grow by none.
+
+    >>> _as_runs([0, 1, 2, 5])
+    [(0, 2), (5, 5)]
+    """
+    numbers = np.array(clients, np.int64)
+    gaps = np.flatnonzero(np.diff(numbers) != 1)
+    firsts, lasts = np.append(numbers[:1], numbers[gaps + 1]), np.append(numbers[gaps], numbers[-1:])
+    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+
+
+def _from_runs(runs: Sequence[ClientId | tuple[ClientId, ClientId]], path: Path) -> list[ClientId]:
+    """The clients of `_as_runs`, sorted; one that stands alone may be a number.
+
+    >>> _from_runs([(0, 2), 5], Path("round-000001.safetensors"))
+    [0, 1, 2, 5]
+    """
+    pairs = [(run, run) if isinstance(run, int) else run for run in runs]
+    clients: list[ClientId] = []
+    for first, last in pairs:
+        if not (clients[-1] if clients else -1) < first <= last or len(clients) + last - first >= MOST_CLIENTS:
+            raise damaged(path, "its clients are not in order, or too many")
+        clients.extend(range(first, last + 1))
+    return clients
 
 
 def _load_weights(path: Path) -> Weights:

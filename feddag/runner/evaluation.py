@@ -19,6 +19,7 @@ from feddag.methods import Method
 from feddag.weights import Adapted, Choice, ClientId, Mixture, ModelSource, Own, Ref, Served, Weights
 
 TUNE = Train(balanced=False, send=False)  # the same for every method, whatever batches it trains with
+NOBODY = np.zeros(0, np.int64)
 UNUSABLE_LOSS = 1e4  # mean cross-entropy; guessing among a million classes costs 14
 
 
@@ -39,10 +40,9 @@ class Evaluation:
         `finetuned` scores each model after the client's own local epochs; a mixture of models has no such score.
         """
         self._refs = {}
-        asked = [client for client in clients if client not in self._federation.barred]
-        plain, counts = (np.zeros(0, np.int64), None) if finetuned else self._plain(asked)
-        known = set() if counts is None else set(plain.tolist())
-        jobs = [Job(c, steps) for c in clients if c not in known and (steps := self._steps(c, finetuned))]
+        plain, counts = (NOBODY, None) if finetuned else self._plain(clients)
+        place = {clients[n]: n for n in np.setdiff1d(np.arange(len(clients)), plain, assume_unique=True).tolist()}
+        jobs = [Job(client, steps) for client in place if (steps := self._steps(client, finetuned))]
         with self._federation.uncounted():
             replies = list(self._federation.ask(jobs))
         self._refs = {}
@@ -52,43 +52,37 @@ class Evaluation:
         tables = [*([] if counts is None else [counts]), *([torch.stack(told)] if told else [])]
         if not tables:
             return [math.nan] * len(clients), None
-        table = torch.cat(tables)
-        scored = [*(plain.tolist() if known else []), *(reply.client for reply in replies)]
-        found = dict(zip(scored, balanced_accuracies(table), strict=True))
+        table = torch.cat(tables) if len(tables) > 1 else tables[0]  # one of many clients is not copied
+        found = np.full(len(clients), math.nan)
+        found[[*plain.tolist(), *(place[reply.client] for reply in replies)]] = balanced_accuracies(table)
         loss = mean_loss(table.sum(0))
         self.unusable = bool(table[:, :, 1].sum() > 0) and not loss <= UNUSABLE_LOSS
-        return [found.get(client, math.nan) for client in clients], loss if math.isfinite(loss) else None
+        return found.tolist(), loss if math.isfinite(loss) else None
 
     def _plain(self, clients: Sequence[ClientId]) -> tuple[NDArray[np.int64], Tensor | None]:
-        """The clients that use weights known here, and their scores where the engine tells them without jobs."""
-        number: dict[int, int] = {}
-        models: list[Weights] = []
-        which, plain = [], []
-        for client in clients:
-            model = self._model_of(client)
-            if isinstance(model, dict):
-                if id(model) not in number:
-                    number[id(model)] = len(models)
-                    models.append(model)
-                which.append(number[id(model)])
-                plain.append(client)
-        if not plain:
-            return np.zeros(0, np.int64), None
-        refs = {self._ref(model): None for model in models}  # different objects may hold equal weights
-        order = {ref: place for place, ref in enumerate(refs)}
-        of_model = np.array([order[self._ref(model)] for model in models])
-        chosen = np.array(plain, np.int64)
-        return chosen, self._federation.counts(list(refs), of_model[which], chosen)
+        """The places of clients that use weights known here, and their scores; none where they have to be asked."""
+        served = self._models_of(clients)  # many clients share a few objects, and each of these is looked at once
+        _, first, which = np.unique(np.fromiter(map(id, served), np.int64), return_index=True, return_inverse=True)
+        refs: dict[Ref, int] = {}  # different objects may hold equal weights
+        models = [served[place] for place in first.tolist()]
+        number = [refs.setdefault(self._ref(m), len(refs)) if isinstance(m, dict) else -1 for m in models]
+        chosen, asked = np.array(number, np.int64)[which], np.array(clients, np.int64)
+        plain = np.flatnonzero((chosen >= 0) & ~np.isin(asked, list(self._federation.barred)))
+        counts = self._federation.counts(list(refs), chosen[plain], asked[plain]) if len(plain) else None
+        return (NOBODY if counts is None else plain), counts
 
-    def _model_of(self, client: ClientId) -> Served:
+    def _models_of(self, clients: Sequence[ClientId]) -> list[Served]:
+        model_of, served = self._method.model_of, []
         try:
-            return self._method.model_of(client)
+            for client in clients:
+                served.append(model_of(client))
         except LookupError:
-            name = type(self._method).name
+            name, client = type(self._method).name, clients[len(served)]
             raise FeddagError(
                 f"method '{name}' has no model for client {client}: model_of must answer for every client, also for "
                 "one that joined later or has not been sampled yet"
             ) from None
+        return served
 
     def _steps(self, client: ClientId, finetuned: bool) -> list[Step]:
         first, sources, shares = self.used(client)
@@ -99,7 +93,7 @@ class Evaluation:
 
     def used(self, client: ClientId) -> tuple[list[Step], tuple[ModelSource, ...], tuple[float, ...]]:
         """What a client uses now: a step that has to come first, if any; one model, or several and their shares."""
-        model = self._model_of(client)
+        [model] = self._models_of([client])
         if isinstance(model, Mixture):
             return [], tuple(map(self._ref, model.models)), model.shares
         if isinstance(model, Choice):

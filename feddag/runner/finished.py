@@ -239,7 +239,7 @@ def tuned_network(spec: ModelSpec, group: Network, common: FedAvg, state: Weight
         elif name == GROUP:
             members.append((group, share))
         elif name == COMMON:
-            members.append((built(spec, common.common()), share))
+            members.append((built(spec, common.common() | own), share))
         else:
             members.append((built(spec, {**group.state_dict(), **own} if name == HEAD else own), share))
     if len(members) == 1:

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,10 +221,13 @@ class Loop:
 
     def checkpoint(self, number: int) -> None:
         """Keep all that a resume needs, and the models."""
-        traffic = {name: dict(counter) for name, counter in vars(self.federation.traffic).items()}
+        counters = vars(self.federation.traffic).items()
+        traffic = {
+            name: (list(counter), list(counter.values())) for name, counter in counters
+        }  # pairs are slow to save
         tree = {
             "key": self.key,
-            "present": list(self.present),
+            "present": self.present,
             "method": self.method.state_dict(),
             "traffic": traffic,
             "missing": dict(self.federation.missing),
@@ -260,7 +263,7 @@ class Loop:
         self.engine.restore(saved.states)
         self.present = tuple(tree["present"])
         self.explained = _copied(self.method.clusters())
-        self.federation.traffic = Traffic(**{name: Counter(counts) for name, counts in tree["traffic"].items()})
+        self.federation.traffic = Traffic(**{name: _counter(counts) for name, counts in tree["traffic"].items()})
         self.federation.missing = dict(tree["missing"])
         self.federation.barred = dict(tree.get("barred", {}))
         self.evaluation.chosen = dict(tree["chosen"])
@@ -340,6 +343,11 @@ class Loop:
         drifting = self.context.drifting
         others = sorted(set(self.present).difference(drifting))
         return drift_report(history, self.experiment.drift_round, drifting, others)
+
+
+def _counter(counts: dict[str | ClientId, int] | tuple[list[str | ClientId], list[int]]) -> Counter[Any]:
+    """As a checkpoint has it: names and counts, or, from an older version, both in a dict."""
+    return Counter(counts if isinstance(counts, dict) else dict(zip(*counts, strict=True)))
 
 
 def _copied(clusters: dict[ClientId, int] | None) -> dict[ClientId, int] | None:

@@ -19,7 +19,7 @@ from feddag.runner.results import block
 from feddag.weights import ClientId
 
 TRIED = {"none": (), "head": (HEAD,), "full": (FULL,), "auto": (HEAD, FULL, ALONE, COMMON)}
-STABILISERS = ("robust", "balanced", "smoothing")
+STABILISERS = ("robust", "balanced", "smoothing", "head")  # clients themselves leave out classes that they lack
 
 
 class Personal:
@@ -84,7 +84,7 @@ class Personal:
         federated, put = self._beside or self._method, self._federation.put
         return {
             "common": put(federated.common()) if COMMON in self.tried and isinstance(federated, FedAvg) else None,
-            "start": put(self._federation.initial_weights()) if ALONE in self.tried else None,
+            "start": put(self._method.initial_weights(self._federation)) if ALONE in self.tried else None,
             # As often as a client is asked to train in a run, so that it trains as long as method = "local".
             "times": max(1, round(self._experiment.rounds * self._experiment.participation)),
         }

@@ -80,12 +80,17 @@ def tail(history: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
 
 
 def over_rounds(
-    summary: Callable[[Any], Any], records: Sequence[RoundRecord], clients: Sequence[ClientId]
+    summary: Callable[..., Any], records: Sequence[RoundRecord], clients: Sequence[ClientId]
 ) -> Accuracy | None:
     """Each client's scores over some rounds in one number, then over clients; None where nobody could be scored."""
-    by_client = np.array([_scores(record, clients) for record in records]).T
-    present = [scores[~np.isnan(scores)] for scores in by_client]
-    return block([float(summary(scores)) if len(scores) else math.nan for scores in present])
+    by_client = np.ascontiguousarray(np.array([_scores(record, clients) for record in records]).T)
+    always = ~np.isnan(by_client).any(1)
+    found = np.full(len(clients), math.nan)
+    found[always] = summary(by_client[always], axis=1)
+    for client in np.flatnonzero(~always):
+        if len(known := by_client[client][~np.isnan(by_client[client])]):
+            found[client] = summary(known)
+    return block(found.tolist())
 
 
 def volatility(history: Sequence[RoundRecord], clients: Sequence[ClientId]) -> float | None:

@@ -4,7 +4,9 @@ Every candidate is run on validation samples of seeds from 100 on. What was trie
 which `feddag compare --tuned` takes values from: the same budget for every method, or the comparison is worth nothing.
 """
 
+import dataclasses
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +15,18 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from feddag.data.partitions import PartitionSettings
 from feddag.errors import FeddagError, nearest, short
 from feddag.experiment import Experiment
 from feddag.files import read_plain, write_atomically
 from feddag.records import ResultRecord
 from feddag.rng import rng
+from feddag.runner.naming import differences
 
 FIRST_SEED = 100
 VALIDATION = 0.2  # of each client's training samples
 SPREAD = (1 / 30, 1 / 10, 1 / 3, 3.0, 10.0, 30.0)  # times the default
+SETTING = {field.name for field in dataclasses.fields(PartitionSettings)} | {"clients", "fraction", "model"}
 LARGEST_FILE = 2**24
 FOLDER = Path("tuned")
 
@@ -162,8 +167,16 @@ def search(
 
 
 def setting_of(experiment: Experiment) -> str:
-    """What values were searched for: a dataset and how it is divided."""
-    return f"{Path(experiment.dataset).stem}-{experiment.partition}"
+    """What values were searched for: a dataset, how it is divided among how many clients, and the network.
+
+    How long and with which stabilisers they train is left out: a level comparison changes both.
+
+    >>> setting_of(Experiment(fraction=0.25, clients=40, lr=0.1, rounds=3)), setting_of(Experiment(seed=7))
+    ('digits-label-skew-clients=40-fraction=0.25', 'digits-label-skew')
+    """
+    differing = differences(experiment.resolved())
+    own = [f"{name}={value}" for name, value in sorted(differing.items()) if name in SETTING]
+    return re.sub(r"[^\w.=+-]+", "_", "-".join((Path(experiment.dataset).stem, experiment.partition, *own)))
 
 
 def tuned_file(experiment: Experiment, folder: Path = FOLDER) -> Path:

@@ -13,33 +13,59 @@ from torch import Tensor
 Angle = Literal["principal", "smallest", "sum"]
 
 
-def angle_between(one: Tensor, other: Tensor, angle: Angle) -> float:
-    """The angle in degrees between two clients' vectors, classes x p x features; 90 where one of them has none.
+def angles_to(one: Tensor, others: Sequence[Tensor], angle: Angle) -> NDArray[np.float64]:
+    """The angles in degrees between a client's vectors and those of others; 90 where one of the two has none.
+
+    Vectors are classes x p x features, zeros where there is none.
 
     >>> import torch
     >>> x, y, z = torch.eye(3)
-    >>> slanted = (x + y) / 2**0.5
-    >>> [round(angle_between(torch.stack([x, y])[None], torch.stack([slanted, z])[None], k)) for k in Angle.__args__]
-    [0, 45, 135]
+    >>> own, other = torch.stack([x, y])[None], torch.stack([(x + y) / 2**0.5, z])[None]
+    >>> [angles_to(own, [other, 0 * other], kind).round(3).tolist() for kind in Angle.__args__]
+    [[0.0, 90.0], [45.0, 90.0], [135.0, 90.0]]
     """
-    rows, columns = (_held(vectors) for vectors in (one, other))
-    if not len(rows) or not len(columns):
-        return 90.0
-    if angle == "principal":  # of the subspaces: the singular values of Q1' Q2 are the cosines of principal angles
-        bases = [np.linalg.qr(vectors.T)[0] for vectors in (rows, columns)]
-        return _degrees(float(np.linalg.svd(bases[0].T @ bases[1], compute_uv=False)[0]))
-    cosines = np.abs(rows @ columns.T)
-    return _degrees(float(cosines.max())) if angle == "smallest" else sum(map(_degrees, np.diagonal(cosines)))
+    stacked, counts = _stacked([one, *others], angle)
+    return _first_to_rest(stacked, counts, angle)
+
+
+def angles_between(clients: Sequence[Tensor], angle: Angle) -> NDArray[np.float64]:
+    """Of all pairs of clients, condensed as SciPy does it."""
+    if len(clients) < 2:
+        return np.zeros(0)
+    stacked, counts = _stacked(clients, angle)
+    return np.concatenate([_first_to_rest(stacked[row:], counts[row:], angle) for row in range(len(clients) - 1)])
+
+
+def _stacked(clients: Sequence[Tensor], angle: Angle) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Clients x most vectors x features, and how many each has; of a basis of what they span, for principal angles."""
+    tables = [_held(vectors) for vectors in clients]
+    if angle == "principal":
+        tables = [np.linalg.qr(vectors.T)[0].T for vectors in tables]
+    counts = np.array([len(vectors) for vectors in tables])
+    stacked = np.zeros((len(tables), max(1, counts.max()), tables[0].shape[1]))
+    for place, vectors in enumerate(tables):
+        stacked[place, : len(vectors)] = vectors
+    return stacked, counts
+
+
+def _first_to_rest(stacked: NDArray[np.float64], counts: NDArray[np.int64], angle: Angle) -> NDArray[np.float64]:
+    """The angles of the first client to all others; vectors of zeros, which fill up, change no largest cosine."""
+    cosines = stacked[0] @ stacked[1:].transpose(0, 2, 1)
+    if angle == "sum":
+        both = np.arange(cosines.shape[1]) < np.minimum(counts[0], counts[1:])[:, None]
+        paired = np.abs(np.diagonal(cosines, axis1=1, axis2=2)).clip(0, 1)
+        found = (np.degrees(np.arccos(paired)) * both).sum(axis=1)
+    elif angle == "principal":  # the singular values of Q1 Q2' are the cosines of principal angles
+        found = np.degrees(np.arccos(np.linalg.norm(cosines, 2, axis=(1, 2)).clip(0, 1)))
+    else:
+        found = np.degrees(np.arccos(np.abs(cosines).max(axis=(1, 2)).clip(0, 1)))
+    return np.where((counts[0] > 0) & (counts[1:] > 0), found, 90.0)
 
 
 def _held(vectors: Tensor) -> NDArray[np.float64]:
     flat = vectors.flatten(0, 1).numpy().astype(np.float64)
     held: NDArray[np.float64] = flat[np.linalg.norm(flat, axis=1) > 0.5]
     return held
-
-
-def _degrees(cosine: float) -> float:
-    return float(np.degrees(np.arccos(min(cosine, 1.0))))
 
 
 def decomposed_cosines(updates: NDArray[np.float64], directions: int) -> NDArray[np.float64]:
@@ -60,15 +86,15 @@ def cosine_differences(updates: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> cosine_differences(np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])).tolist()
     [[0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
     """
+    from scipy.spatial.distance import cdist
+
     unit = updates / np.maximum(np.linalg.norm(updates, axis=1, keepdims=True), 1e-12)
     cosines, count = unit @ unit.T, len(updates)
-    apart = np.zeros((count, count))
-    for i in range(count):
-        for j in range(i + 1, count):
-            others = np.delete(np.arange(count), [i, j])
-            if len(others):
-                apart[i, j] = apart[j, i] = np.abs(cosines[i, others] - cosines[j, others]).mean()
-    return apart
+    if count < 3:
+        return np.zeros((count, count))
+    own = np.abs(np.diagonal(cosines)[:, None] - cosines)  # the differences where the third one is one of the two
+    apart: NDArray[np.float64] = (cdist(cosines, cosines, "cityblock") - own - own.T) / (count - 2)
+    return np.maximum(apart, 0.0)
 
 
 def projected(gradients: NDArray[np.float64], dimensions: int) -> NDArray[np.float64]:

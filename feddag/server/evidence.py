@@ -193,7 +193,8 @@ class LossHistory(Stateful):
             return [members]
         self.next_look[cluster] = int(np.ceil(NEXT_LOOK * age))
         self.looks[cluster] = self.looks.get(cluster, 0) + 1
-        level = self._level / self.looks[cluster]  # every look is another chance for chance
+        # Every look is another chance for chance: 1/2 + 1/6 + 1/12 + ... of the level add up to all of it.
+        level = self._level / (self.looks[cluster] * (self.looks[cluster] + 1))
         labels = find_groups(losses, present, self._most, level, self._beta, generator)
         return [members] if labels is None else parts_of(known, labels)
 

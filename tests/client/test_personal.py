@@ -40,9 +40,24 @@ def test_the_shares_of_a_mixture_by_hand() -> None:
     y = np.array([0] + [1] * 9)
     first, second = sure(*[1] * 10), sure(*[0] * 10)
     np.testing.assert_allclose(mixing_shares([first, second], y), [0.5, 0.5], atol=1e-9)
-    # All ten for the second of three: (0 + 5, 10 + 2.5, 0 + 2.5) / 20.
+    # All ten for the second of three, and a third of ten more for each: (0 + 10/3, 10 + 10/3, 0 + 10/3) / 20.
     y = np.array([0] * 10)
-    np.testing.assert_allclose(mixing_shares([first, second, first], y), [0.25, 0.625, 0.125], atol=1e-9)
+    np.testing.assert_allclose(mixing_shares([first, second, first], y), [1 / 6, 2 / 3, 1 / 6], atol=1e-9)
+
+
+def test_what_a_client_has_hardly_seen_speaks_for_the_trusted_model() -> None:
+    # Two classes weigh five samples each. Of one there are ten samples, which speak with 10 / 10.5 of that, all for the
+    # second model; the rest, and the class of which there is none, is the first one's: 5 + 5 - 5 * 10 / 10.5 + 10 / 2.
+    y = np.array([0] * 10)
+    first, second = sure(*[1] * 10), sure(*[0] * 10)
+    theirs = 5 * 10 / 10.5
+    expected = [(10 - theirs + 5) / 20, (theirs + 5) / 20]
+    np.testing.assert_allclose(mixing_shares([first, second], y, rare=1, trusted=0), expected, atol=1e-9)
+    assert choose({"group": second, "common": first}, y, rare=1) == pytest.approx(
+        {"group": expected[1], "common": expected[0]}
+    )
+    assert choose({"group": second, "common": first}, y)["group"] > 0.7
+    assert choose({"group": second, "alone": first}, y, rare=1) == choose({"group": second, "alone": first}, y)
 
 
 def test_the_choice_by_hand() -> None:
@@ -64,11 +79,18 @@ def test_a_mixture_that_gets_fewer_right_is_not_taken() -> None:
     assert choose({"group": group, "alone": other}, y) == {"group": 1.0}
 
 
-def test_candidates_that_know_as_little_leave_the_group_half() -> None:
+def test_a_mixture_below_the_model_tuned_as_a_whole_is_not_taken() -> None:
+    y = np.array([0] * 10)
+    group, full = np.array([[0.0, 1.0]] * 10), np.array([[0.51, 0.49]] * 10)  # in equal parts they say 1
+    assert choose({"group": group, "full": full}, y)["full"] == 1.0
+    assert choose({"group": full, "full": group}, y)["group"] > 0.5
+
+
+def test_candidates_that_know_as_little_have_equal_parts() -> None:
     y = np.array([0, 1] * 10)
     same = np.full((20, 2), 0.5)
     found = choose({"group": same, "head": same, "full": same}, y)
-    assert found == pytest.approx({"group": 0.5, "head": 0.25, "full": 0.25})
+    assert found == pytest.approx({"group": 1 / 3, "head": 1 / 3, "full": 1 / 3})
 
 
 def test_what_has_diverged_has_no_share() -> None:
@@ -81,7 +103,7 @@ def test_what_has_diverged_has_no_share() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_the_chosen_is_never_below_the_groups_model_on_what_it_was_chosen_by(data: Any) -> None:
+def test_the_chosen_is_never_below_the_tuned_model_where_every_class_can_tell(data: Any) -> None:
     draw = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     samples, classes = data.draw(st.integers(1, 60)), data.draw(st.integers(1, 5))
     names = ["group", *data.draw(st.lists(st.sampled_from(CANDIDATES[1:]), min_size=1, unique=True))]
@@ -90,10 +112,12 @@ def test_the_chosen_is_never_below_the_groups_model_on_what_it_was_chosen_by(dat
     y = draw.integers(0, classes, samples)
     shares = choose(found, y)
     assert set(shares) <= set(names) and sum(shares.values()) == pytest.approx(1) and min(shares.values()) > 0
-    before, after = (balanced_accuracy(table.argmax(axis=1), y) for table in (found["group"], mixed(found, shares)))
-    assert after >= before
-    if len(shares) > 1:  # no candidate is shut out by few samples, and none but the group's has much to begin with
-        assert shares["group"] >= 0.5 * PRIOR / (samples + PRIOR) - 1e-9
+    usual = found["full" if "full" in names else "group"]
+    before, after = (balanced_accuracy(table.argmax(axis=1), y) for table in (usual, mixed(found, shares)))
+    if min(np.unique(y, return_counts=True)[1]) >= 2:
+        assert after >= before
+    if len(shares) > 1:  # no candidate is shut out by few samples
+        assert min(shares.values()) >= PRIOR / len(names) / (samples + PRIOR) - 1e-9
 
 
 @settings(max_examples=50, deadline=None)
@@ -170,12 +194,26 @@ def test_both_trainers_choose_alike() -> None:
         torch.testing.assert_close(array, results[1].arrays[name], atol=1e-4, rtol=1e-4)
 
 
-def test_fewer_than_ten_samples_choose_nothing() -> None:
-    client, result = personalise(make_trainer(SPEC, None), ("full",), aside=9)
+def test_fewer_than_ten_samples_choose_nothing_where_the_groups_model_fits() -> None:
+    trainer = make_trainer(SPEC, None)
+    group = SPEC.initial_weights(0, "group")
+    client = a_client(trainer, group, aside=9)
+    client.current = group
+    Train(epochs=20, balanced=True, send=False).run(client)  # a model that is right about what it was trained on
+    assert client.current is not None
+    fitting = dict(client.current)
+    client.state = {f"old/{name}": value for name, value in fitting.items()}
+    result = Personalise(("full",), group=(Own("old"),)).run(client)
     assert result.arrays["shares"].tolist() == [1, 0, 0, 0, 0] and set(client.state) >= {"tuned/shares"}
-    assert not kept(client.state, "tuned full")
+    assert not kept(client.state, "tuned full") and result.scored == 30 * 2
     counts = result.arrays["counts"]
     assert torch.equal(counts[0], counts[5]) and not counts[[1, 3, 4]].any() and counts[2].any()
+
+
+def test_fewer_than_ten_samples_and_a_groups_model_that_fails_mix_the_others() -> None:
+    client, result = personalise(make_trainer(SPEC, None), ("full", "alone"), aside=9)  # the group's model is untrained
+    assert result.arrays["shares"].tolist() == [0, 0, 0.5, 0.5, 0]
+    assert kept(client.state, "tuned full") and kept(client.state, "tuned alone")
 
 
 def test_a_mixture_of_the_group_is_taken_as_it_is() -> None:

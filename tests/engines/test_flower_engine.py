@@ -346,6 +346,16 @@ def test_too_few_clients_do_not_start() -> None:
         engine.gather()
 
 
+def test_whoever_waits_is_told_for_whom_and_which_nodes_were_refused() -> None:
+    fake = Fake({"node-0": (0, good), "typo": (7, good)})
+    engine = FlowerEngine(fake, "run1", 3, ExchangePolicy(deadline=70), lambda: fake.now, fake.sleep)
+    said: list[str] = []
+    engine.gather(said.append)
+    assert said[0] == "a node was refused: says it is client 7, and clients = 3"
+    assert [text.partition(" (")[0] for text in said[1:]] == ["waiting for clients 1, 2"] * 2
+    assert said[1].endswith(" of 70 s)") and texts(engine) == said[:1]  # the history has it as well
+
+
 def test_too_few_usable_answers_stop_the_run() -> None:
     _, _, here = federation(good, good, lambda job: (1.0, trained(job, float("nan"))), minimum=3)
     with pytest.raises(FeddagError, match="round 1: 2 of 3 clients gave a usable answer, and minimum = 3"):

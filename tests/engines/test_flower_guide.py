@@ -64,7 +64,7 @@ class Machines:
         text = text.replace("/home/me", str(server))
         text = text.replace("CLIENT=0", f"CLIENT={machine[-1]}")
         # feddag is installed already, and no test may install anything
-        text = text.replace("pip install 'feddag[flower]'", "python -m pip show --quiet feddag flwr")
+        text = text.replace("pip install '.[flower]'", "python -m pip show --quiet feddag flwr")
         return text.replace("feddag flower node ", f"feddag flower node --host {HOST} --port {free_port()} ")
 
     def start(self, machine: str, text: str) -> subprocess.Popen[bytes]:

@@ -64,6 +64,14 @@ def await_round(files: RunDirectory, number: int, run: subprocess.Popen[bytes]) 
         time.sleep(0.1)
 
 
+def await_message(log: Path, run: subprocess.Popen[bytes]) -> None:
+    """Until a node has begun to take the next message: killed then, it takes the message with it."""
+    known = log.stat().st_size
+    while b"Receiving: train.work" not in log.read_bytes()[known:]:
+        assert run.poll() is None, "the run ended"
+        time.sleep(0.01)
+
+
 def end_group(process: subprocess.Popen[bytes], number: int = signal.SIGKILL) -> None:
     os.killpg(process.pid, number)
     if number == signal.SIGKILL:
@@ -131,6 +139,7 @@ def test_a_node_that_is_killed_and_restarted_changes_nothing(federate, tmp_path:
     files = RunDirectory(tmp_path / "run")
     run = here.start_run(files.path)
     await_round(files, 1, run)
+    await_message(tmp_path / "logs" / "node-1.log", run)
     end_group(here.nodes[1])
     supervised = threading.Event()
 

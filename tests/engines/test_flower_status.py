@@ -67,7 +67,7 @@ def test_a_finished_federation(finished: Path) -> None:
     status = read_status(finished)
     assert status.state == "finished" and status.here == [0, 1, 2] and status.missing == {}
     level, line = health(status)
-    assert level == "OK" and line.startswith("OK: finished; round 2 of 2; 3 clients here; last answer ")
+    assert level == "OK" and line.startswith("OK: finished; round 2 of 2; 3 clients at the end; last answer ")
     assert "accuracy 0." in line
     assert [row[:3] for row in table(status)] == [[client, "here", feddag.__version__] for client in "012"]
 
@@ -90,6 +90,39 @@ def test_levels(told: tuple[Path, dict[str, Any]]) -> None:
     assert health(read_status(directory))[0] == "CRITICAL"
 
 
+def test_a_finished_run_whose_client_never_answered_is_a_warning(told: tuple[Path, dict[str, Any]]) -> None:
+    directory, content = told
+    content["clients"]["1"]["reason"] = "its data cannot be used"
+    (directory / FILE).write_text(json.dumps(content | {"round": 3}))
+    level, line = health(read_status(directory))
+    assert level == "WARNING" and line.startswith("WARNING: finished; round 2 of 2; ")
+
+
+def test_while_clients_connect(told: tuple[Path, dict[str, Any]]) -> None:
+    directory, content = told
+    (directory / "result.json").unlink()
+    (directory / "history.jsonl").unlink()
+    running = (directory / ".lock").open("w")
+    lock(running.fileno())
+
+    def said(seconds: float, here: int, refused: list[str]) -> tuple[str, str]:
+        clients = {str(client): content["clients"][str(client)] | {"answered": 0.0} for client in range(here)}
+        gathering = {"phase": "gathering", "round": 0, "seconds": {"gathering": seconds}, "expected": 3}
+        (directory / FILE).write_text(json.dumps(content | gathering | {"clients": clients, "refused": refused}))
+        return health(read_status(directory))
+
+    assert said(12, 0, [])[0] == said(12, 2, [])[0] == "OK"
+    level, line = said(130, 2, [])
+    assert (level, line) == (
+        "WARNING",
+        "WARNING: waiting for clients to connect since 2 min; 2 clients here; no answer yet; "
+        "missing 2 (has not connected)",
+    )
+    assert said(130, 0, [])[0] == "CRITICAL"
+    level, line = said(12, 2, ["says it is client 7, and clients = 3"])
+    assert level == "WARNING" and line.endswith("refused a node that says it is client 7, and clients = 3")
+
+
 def test_prometheus_reads_it(told: tuple[Path, dict[str, Any]]) -> None:
     directory, content = told
     content["clients"]["1"]["reason"] = 'said: "no"\\'
@@ -98,8 +131,11 @@ def test_prometheus_reads_it(told: tuple[Path, dict[str, Any]]) -> None:
     assert "feddag_rounds_total 2" in lines and "feddag_clients_here 3" in lines
     assert 'feddag_client_missing{client="1",reason="said: \\"no\\"\\\\"} 1' in lines
     assert sum(line.startswith("feddag_phase_seconds_total{phase=") for line in lines) == 3
-    up = sum(json.loads(line)["bytes_up"] for line in (directory / "history.jsonl").read_text().splitlines())
-    assert f"feddag_payload_up_bytes_total {up:g}" in lines
+    result = json.loads((directory / "result.json").read_text())
+    assert f"feddag_payload_up_bytes_total {result['bytes_up']}" in lines
+    moment = content["clients"]["0"]["answered"]
+    [line] = [line for line in lines if line.startswith('feddag_last_answer_timestamp_seconds{client="0"}')]
+    assert float(line.split()[-1]) == pytest.approx(moment, abs=0.001)
     assert len([line for line in lines if line.startswith("# TYPE")]) == len(
         {line.split()[2] for line in lines if "#" in line}
     )

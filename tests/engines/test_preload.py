@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from feddag.deploy import shim, supernode
+from feddag.deploy.launch import without_colours
 from feddag.errors import FeddagError
 
 SERVER = """
@@ -173,3 +174,31 @@ def test_the_preloaded_program_starts_no_thread_before_it_forks() -> None:
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", told], env=environment, capture_output=True, text=True)
     assert done.stdout == "1\n"
+
+
+class Ended(Exception):
+    """The node's process is gone."""
+
+
+@pytest.mark.parametrize("ended_too", [True, False])
+def test_only_a_node_that_lives_on_says_that_the_preloaded_program_ended(ended_too: bool, monkeypatch, capsys) -> None:
+    lease, other_end = socket.socketpair()
+    other_end.close()
+    sleeps = []
+
+    def sleep(seconds: float) -> None:
+        sleeps.append(seconds)
+        if ended_too or len(sleeps) == 2:
+            raise Ended
+
+    monkeypatch.setattr(supernode.time, "sleep", sleep)
+    with pytest.raises(Ended):
+        supernode._keep(Path("nowhere"), lease)
+    assert ("has ended" in capsys.readouterr().err) is not ended_too
+
+
+def test_logs_of_a_federation_on_one_machine_end_without_colours(tmp_path: Path) -> None:
+    log = tmp_path / "superlink.log"
+    log.write_bytes(b"\x1b[92mINFO \x1b[0m:      ready\n")
+    without_colours(log)
+    assert log.read_bytes() == b"INFO :      ready\n"

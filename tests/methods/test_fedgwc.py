@@ -186,7 +186,7 @@ def test_every_further_look_is_stricter(monkeypatch: pytest.MonkeyPatch) -> None
         last = seen(number, everybody, everybody, np.ones((8, 2)))
         history.observe(last)
         history.parts(last, np.random.default_rng(0))
-    assert levels == pytest.approx([0.06, 0.03, 0.02])
+    assert levels == pytest.approx([0.03, 0.01, 0.005])  # 1/2, 1/6, 1/12: so on for ever, all of it
     history.divided([0])
     assert history.looks == {0: 0}
 

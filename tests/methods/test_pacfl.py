@@ -13,12 +13,16 @@ from feddag import testing
 from feddag.client.step import Result
 from feddag.methods.pacfl import PrincipalVectors
 from feddag.models import ModelSpec
-from feddag.server.directions import angle_between
+from feddag.server.directions import Angle, angles_between, angles_to
 from feddag.testing import FakeEngine, moved, one_round
 from tests.methods.beside import RealClients, linear_spec
 
 SPEC = ModelSpec("mlp", (3,), 2)
 QUICK = {"clients": 10, "groups": 5, "rounds": 2, "epochs": 1, "workers": 1, "finetune": False}
+
+
+def between(one: torch.Tensor, other: torch.Tensor, angle: Angle) -> float:
+    return float(angles_to(one, [other], angle)[0])
 
 
 def turned(*degrees: float) -> torch.Tensor:
@@ -43,10 +47,10 @@ def test_the_principal_angle_is_scipys(seed: int) -> None:
     one, other = (np.linalg.qr(draw.normal(size=(20, 3)))[0] for _ in range(2))
     sent = [torch.tensor(basis.T[None]).float() for basis in (one, other)]
     expected = np.degrees(subspace_angles(one, other).min())
-    assert angle_between(*sent, "principal") == pytest.approx(expected, abs=1e-3)
+    assert between(*sent, "principal") == pytest.approx(expected, abs=1e-3)
     flipped = sent[0] * torch.tensor([1.0, -1.0, 1.0])[None, :, None]  # an SVD's signs are arbitrary
     for kind in ("principal", "smallest", "sum"):
-        assert angle_between(flipped, sent[1], kind) == pytest.approx(angle_between(*sent, kind), abs=1e-4)
+        assert between(flipped, sent[1], kind) == pytest.approx(between(*sent, kind), abs=1e-4)
 
 
 def test_vectors_of_several_classes_span_one_subspace() -> None:
@@ -54,14 +58,14 @@ def test_vectors_of_several_classes_span_one_subspace() -> None:
     draw = np.random.default_rng(0)
     one, other = (draw.normal(size=(2, 2, 9)) for _ in range(2))
     one, other = (table / np.linalg.norm(table, axis=2, keepdims=True) for table in (one, other))
-    found = angle_between(torch.tensor(one), torch.tensor(other), "principal")
+    found = between(torch.tensor(one), torch.tensor(other), "principal")
     expected = np.degrees(subspace_angles(one.reshape(4, 9).T, other.reshape(4, 9).T).min())
     assert found == pytest.approx(expected, abs=1e-4)
-    assert found < angle_between(torch.tensor(one), torch.tensor(other), "smallest") - 5
+    assert found < between(torch.tensor(one), torch.tensor(other), "smallest") - 5
 
 
 def test_a_client_without_vectors_is_at_right_angles_to_all() -> None:
-    assert angle_between(turned(0), torch.zeros(2, 1, 3), "principal") == 90
+    assert between(turned(0), torch.zeros(2, 1, 3), "principal") == 90
 
 
 def test_what_a_client_sends_are_numpys_singular_vectors() -> None:
@@ -137,3 +141,13 @@ def test_a_liar_with_vectors_of_any_length_is_missing() -> None:
 def test_label_skew_on_digits_is_found(tmp_path: Path) -> None:
     run = feddag.run(feddag.Experiment(method="pacfl", clusters=5, **QUICK), tmp_path / "r")
     assert run.result["ari"] == 1.0 and set(run.result["bytes_by_phase"]["up"]) == {"describe", "train"}
+
+
+@pytest.mark.parametrize("angle", ["principal", "smallest", "sum"])
+def test_the_angles_of_all_pairs_are_those_of_each(angle: Angle) -> None:
+    generator = torch.Generator().manual_seed(0)
+    clients = [torch.nn.functional.normalize(torch.randn(3, 2, 12, generator=generator), dim=2) for _ in range(5)]
+    clients[1][2], clients[3][:] = 0, 0  # a class that a client does not hold; a client without samples
+    pairs = [between(clients[i], clients[j], angle) for i in range(5) for j in range(i + 1, 5)]
+    assert angles_between(clients, angle) == pytest.approx(np.array(pairs))
+    assert [pairs[place] for place in (2, 5, 7, 9)] == [90] * 4

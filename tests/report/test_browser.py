@@ -234,6 +234,21 @@ def says(page: Any, state: str) -> None:
     sync_api.expect(page.locator("#state")).to_have_text(state, timeout=PATIENCE)
 
 
+@pytest.mark.parametrize(("width", "media"), [(1100, "screen"), (390, "screen"), (794, "print")])
+def test_every_column_of_a_comparison_is_seen(opened: Opened, width: int, media: str, tmp_path: Path) -> None:
+    runs = [finished(method, seed, 0.5 + 0.1 * seed) for method in ("local", "feddag", "oracle") for seed in (0, 1)]
+    target = write_comparison(runs, tmp_path / "all.html")
+    opened.page.set_viewport_size({"width": width, "height": 900})
+    opened.page.emulate_media(media=media)
+    page = opened.open(target.as_uri())
+    assert "vs oracle" in page.locator("#table-0 thead").text_content()
+    for frame in page.locator(".scroll").all():
+        inside, outside = frame.evaluate("e => [e.scrollWidth, e.clientWidth]")
+        assert inside <= outside
+    last = page.locator("#table-0 tbody td:last-child").first
+    assert float(last.evaluate("e => parseFloat(getComputedStyle(e).paddingRight)")) >= 5
+
+
 def test_a_live_page_updates_itself_and_ends_with_the_run(opened: Opened, tmp_path: Path) -> None:
     drawn = "document.getElementById('accuracy').data.at(-1).x.length"
     with watched_run(tmp_path) as (run, watcher, address):

@@ -35,11 +35,11 @@ def test_mean_and_spread_by_hand_and_a_star_only_beyond_the_spread() -> None:
     assert (first[0], first[1], first[2]) == (
         "a",
         2,
-        {"text": "0.850 ± 0.071", "sort": 0.8500000000000001, "strong": True},
+        {"text": "0.850 ±\u00a00.071", "sort": 0.8500000000000001, "strong": True},
     )
-    assert second[2]["text"] == "0.500 ± 0.000" and not second[2]["strong"]
+    assert second[2]["text"] == "0.500 ±\u00a00.000" and not second[2]["strong"]
     assert first[4] == {"text": "–", "sort": None, "strong": False}
-    assert [row[8]["text"] for row in (first, second)] == ["1.5 ± 0.0", "1.5 ± 0.0"]
+    assert [row[8]["text"] for row in (first, second)] == ["1.5 ±\u00a00.0", "1.5 ±\u00a00.0"]
     assert not any(row[8]["strong"] for row in (first, second))
 
 

@@ -2,7 +2,9 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects
@@ -15,6 +17,7 @@ from feddag.report.figures import distances as figures
 from feddag.report.page import page
 from feddag.report.run import run_document
 from feddag.report.terminal import result_row
+from feddag.report.theme import colour, dash
 from tests.report.conftest import HOSTILE, made_by_hand
 
 TOML = b'method = "feddag"\ndataset = "digits"\npartition = "label-skew"\nseed = 0\nrounds = 4\n'
@@ -135,3 +138,44 @@ def test_clients_without_a_cluster_are_no_cluster() -> None:
     }
     more = {"accuracy_finetuned": None, "ari": None, "bytes_up": 0, "bytes_down": 0, "clients": 3, "seconds": 1.0}
     assert result_row([result | more])[4:6] == ["2", "2"]
+
+
+def test_scores_of_uneven_classes_are_shown_only_where_they_are_asked_for() -> None:
+    run = made_by_hand(8)
+    assert run.result is not None
+    told = dict.fromkeys(("ari", "rand", "silhouette", "silhouette_classes"), 1.0)
+    scores = told | {"was": 0.5, "wadb": 1.5, "found": 4}
+    for method, shown in (("feddag", False), ("fedgwc", True)):
+        result: Any = run.result | {"method": method, "clustering": scores}
+        tiles = run_document(replace(run, result=result))["tiles"]
+        assert any(tile["label"] == "WAS / WADB" for tile in tiles) == shown, method
+
+
+def test_lines_of_the_first_and_the_fifth_cluster_differ_in_more_than_a_shade() -> None:
+    assert colour(0) != colour(4) and dash(0) != dash(4)
+
+
+def test_the_page_counts_as_a_person_does() -> None:
+    run = made_by_hand(8)
+    assert run.result is not None
+    alike: Any = run.result | {"truth": [0] * 8, "clients": 30}
+    document = run_document(replace(run, result=alike, experiment=run.experiment | {"clients": 0}))
+    assert "30 clients" in document["subtitle"] and "all clients" not in document["subtitle"]
+    [note] = [tile["note"] for tile in document["tiles"] if tile["label"] == "clusters"]
+    assert note == "1 true group"
+
+
+def test_all_fields_are_folded_away_and_what_is_unusual_is_said() -> None:
+    run = made_by_hand(8)
+    [part] = [part for part in run_document(run)["sections"] if part["id"] == "experiment"]
+    assert part["details"]["code"].startswith("dataset = 'digits'")
+    assert "dataset = 'digits'" not in part["text"] and "rounds = 3" in part["text"]
+
+
+def test_a_single_view_is_a_sentence_instead_of_a_chart_of_a_constant() -> None:
+    run = made_by_hand(8)
+    weights = {"data": np.ones(8), "gradient": np.zeros(8)}
+    document = run_document(replace(run, diagnostics={**run.diagnostics, "weights": weights}))
+    [part] = [part for part in document["sections"] if part["id"] == "fusion"]
+    assert "Only one view counts" in part["text"] and "Nothing by gradient" in part["text"]
+    assert "weights" not in drawn(document) and "weights" in drawn(run_document(run))

@@ -122,7 +122,7 @@ def test_ours_stand_beside_the_papers_and_what_is_known_is_not_run_again(in_tmp:
 
 
 def test_stopped_it_goes_on_in_the_middle_of_a_run(in_tmp: Path, reproduce) -> None:
-    Path("table.toml").write_text(TABLE.replace("rounds = 6", "rounds = 400"))
+    Path("table.toml").write_text(TABLE.replace("rounds = 6", "rounds = 1000"))
     process = subprocess.Popen(
         [*FEDDAG, "reproduce", "table.toml", "--scale", "paper"],
         stdout=subprocess.PIPE,
@@ -141,7 +141,7 @@ def test_stopped_it_goes_on_in_the_middle_of_a_run(in_tmp: Path, reproduce) -> N
     before = history[0].read_text().splitlines()[0]
     reproduce("table.toml", "--scale", "paper")
     lines = history[0].read_text().splitlines()
-    assert len(lines) == 400 and lines[0] == before  # with the seconds of the first run: it was not begun again
+    assert len(lines) == 1000 and lines[0] == before  # with the seconds of the first run: it was not begun again
     assert "2 runs, all already done" in reproduce("table.toml", "--scale", "paper", "--plan")
 
 

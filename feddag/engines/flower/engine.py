@@ -14,6 +14,7 @@ from feddag.weights import ClientId, Ref, Weights, digest, nbytes
 
 POLLS, SLOWEST_POLL = 20, 3.0  # an answer is found after a twentieth of the time it took, or after three seconds
 GREET_AGAIN_SECONDS = 60.0  # after which a greeting counts as lost
+TELL_SECONDS = 30.0  # between two lines about clients that have not connected yet
 TRIES = 3  # how often a job is sent if its node is lost each time
 
 
@@ -31,6 +32,16 @@ class ExchangePolicy:
     """Bytes; a bigger answer is not read."""
     poll: float = 0.2
     """Seconds between two polls at first; a twentieth of the time an exchange has taken when that is longer."""
+
+
+def named(clients: Sequence[ClientId], most: int = 10) -> str:
+    """Some clients, for a person.
+
+    >>> named([3]), named([1, 2]), named([4, 5, 6], most=2)
+    ('client 3', 'clients 1, 2', 'clients 4, 5 and 1 more')
+    """
+    more = f" and {len(clients) - most} more" if len(clients) > most else ""
+    return f"client{'s' * (len(clients) != 1)} {', '.join(map(str, clients[:most]))}{more}"
 
 
 class FlowerEngine(Engine):
@@ -67,14 +78,28 @@ class FlowerEngine(Engine):
         self._weights: dict[str, Weights] = {}
         self._events: list[Event] = []
 
-    def gather(self) -> None:
-        """Wait until every client is connected, or until the deadline if enough of them are."""
-        began = self._clock()
+    def gather(self, tell: Callable[[str], None] = lambda text: None) -> None:
+        """Wait until every client is connected, or until the deadline if enough of them are.
+
+        Who waits is told whom for, now and then, and which nodes were refused: a typo in a node's configuration would
+        otherwise be minutes of silence.
+        """
+        began = told = self._clock()
+        self._status.expected = self._clients
         self._status.enter("gathering")
+        known = 0
         while True:
             self._update_nodes()
-            if len(self._nodes) == self._clients or self._clock() > began + self._policy.deadline:
+            now, deadline = self._clock(), self._policy.deadline
+            for event in self._events[known:]:
+                tell(event.text)
+            known = len(self._events)
+            if len(self._nodes) == self._clients or now > began + deadline:
                 break
+            if now > told + TELL_SECONDS:
+                absent = sorted(set(range(self._clients)) - set(self._nodes))
+                tell(f"waiting for {named(absent)} ({now - began:.0f} of {deadline:g} s)")
+                told = now
             self._pause(began)
         if len(self._nodes) < self._policy.minimum:
             raise FeddagError(
@@ -230,6 +255,7 @@ class FlowerEngine(Engine):
                 raise WireError(f"says it is client {client}, and its key is not that client's")
         except WireError as error:
             self._refused.add(node)
+            self._status.refuse(str(error))
             self._record("fault", None, f"a node was refused: {error}")
             return
         self._hellos[node] = hello

@@ -13,6 +13,7 @@ from feddag.weights import ClientId
 
 FILE = "status.json"
 EVERY_SECONDS = 1.0
+MOST_REASONS = 5
 
 Phase = Literal["gathering", "waiting", "server"]
 """Waiting for clients to connect, waiting for answers, and everything that the server does itself."""
@@ -40,6 +41,10 @@ class Status:
     seconds: dict[Phase, float] = field(default_factory=dict)
     phase: Phase = "server"
     round: int = 0
+    expected: int = 0
+    """How many clients there may be."""
+    refused: list[str] = field(default_factory=list)
+    """Why nodes were refused, each reason once, the last ones."""
     now: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
@@ -64,6 +69,10 @@ class Status:
             self._count()
             self._write()
 
+    def refuse(self, reason: str) -> None:
+        """A node was not let in."""
+        self.refused = [*(known for known in self.refused if known != reason), reason][-MOST_REASONS:]
+
     def answered(self, replies: Iterable[Reply], missing: Mapping[ClientId, str]) -> None:
         """These answers came, and those did not, with the reason."""
         for reply in replies:
@@ -84,6 +93,8 @@ class Status:
                 "written": round(self._written, 3),
                 "phase": self.phase,
                 "round": self.round,
+                "expected": self.expected,
+                "refused": self.refused,
                 "seconds": {phase: round(spent, 3) for phase, spent in self.seconds.items()},
                 "clients": {str(client): vars(known) for client, known in sorted(self.clients.items())},
             }
