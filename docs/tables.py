@@ -19,6 +19,8 @@ from feddag.bench import attacks as bench_attacks
 from feddag.bench import clustering as bench_clustering
 from feddag.bench import groups as bench_groups
 from feddag.bench import landmarks as bench_landmarks
+from feddag.bench import mixed as bench_mixed
+from feddag.bench import power as bench_power
 from feddag.bench import released as bench_released
 from feddag.bench import scale as bench_scale
 from feddag.experiment import read_experiments
@@ -37,6 +39,7 @@ BEFORE = {"feddag-star": 2, "feddag-dagger": 3, "feddag": 4, "experiments.server
 """Revisions before clients told how their samples look: rows that were not run again since say so."""
 
 
+UNVERIFIED = ("pacs", "office-caltech10")
 VISITING = {*SecondarySettings.__annotations__, *SharingSettings.__annotations__} - {"sharing"}
 """Fields that FedDAG has for visiting encoders only."""
 
@@ -51,9 +54,11 @@ def kept(file: str, method: str, seeds: Sequence[int], earlier: bool = False, **
         fields |= {"sharing": "encoder"}
     for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
         # The key of an unverified dataset also tells in which form it was found, and here it may not be found at all.
-        key = one.key(revision)[:8] if one.dataset != "pacs" else "*"
+        key = one.key(revision)[:8] if one.dataset not in UNVERIFIED else "*"
         for path in (ROOT / "results").glob(f"{one.title()}-{key}.json"):
-            found[one.seed] = path
+            known = read(path)
+            if one.dataset not in UNVERIFIED or (known["rounds"], known["model"]) == (one.rounds, one.model):
+                found[one.seed] = path
     return found
 
 
@@ -226,6 +231,18 @@ def small(*methods: str, costliest: str = "") -> list[Row]:
     ]
 
 
+def named_seeds(seeds: Sequence[int]) -> str:
+    """Which seeds a row was run with.
+
+    >>> named_seeds([0]), named_seeds([0, 1, 2]), named_seeds([0, 2])
+    ('seed 0', 'seeds 0-2', 'seeds 0, 2')
+    """
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
+    whole = len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1
+    return f"seeds {seeds[0]}-{seeds[-1]}" if whole else f"seeds {', '.join(map(str, seeds))}"
+
+
 def rows_of(file: str, *methods: str, seeds: Sequence[int] = (0, 1, 2)) -> list[Row]:
     return [Row(file, method, paper=PRINTED.get(file, {}).get(method, ""), seeds=seeds) for method in methods]
 
@@ -269,6 +286,19 @@ TABLES = {
         "PACS, seed 0",
         ["accuracy", "newcomers", "newcomers after local epochs", "placed right", "groups found", "paper"],
         rows_of("pacs-unseen", FEDAVG, STAR, FEDDAG, seeds=(0,)),
+    ),
+    "feature skew": Table(
+        "small, seeds 0-2",
+        ["accuracy", "worst decile", "vs oracle", "groups found", "MB up / down per client", "TFLOP"],
+        [
+            Row(file, method, f"{setting}: `{method}`", seeds=range(3))
+            for file, setting in {
+                "small-corruptions": "CIFAR-10, 4 corruptions",
+                "small-pacs": "PACS",
+                "small-office": "Office-Caltech-10",
+            }.items()
+            for method in (LOCAL, FEDAVG, ORACLE, STAR, FEDDAG)
+        ],
     ),
     "little data": Table(
         "a fifth of CIFAR-10, 40 clients",
@@ -414,7 +444,7 @@ def line(table: Table, row: Row) -> str | None:
     label = row.label or f"`{row.method}`"
     label += f" (revision {row.revision})" if row.revision else ""
     if len(found) < len(row.seeds):
-        label += f", seed {' and '.join(map(str, found))}"
+        label += f", {named_seeds(sorted(found))}"
     results = list(map(read, found.values()))
     cells = []
     for name in table.columns:
@@ -448,22 +478,10 @@ def drawn_groups(file: str) -> str:
     return lined(head, body)
 
 
-def drawn_landmarks() -> str:
-    """Groups by landmarks beside those by all pairs."""
-    rows = json.loads((ROOT / "results" / "bench-landmarks.json").read_text(encoding="utf-8"))["rows"]
-    return lined(bench_landmarks.COLUMNS, bench_landmarks.table(rows))
-
-
 def drawn_clustering() -> str:
     """What the server's part of grouping costs."""
     rows = json.loads((ROOT / "results" / "bench-clustering.json").read_text(encoding="utf-8"))["rows"]["server"]
     return lined(bench_clustering.COLUMNS, bench_clustering.table(rows))
-
-
-def drawn_scale() -> str:
-    """What runs of many clients cost."""
-    rows = json.loads((ROOT / "results" / "bench-scale.json").read_text(encoding="utf-8"))["rows"]
-    return lined(bench_scale.COLUMNS, bench_scale.table(rows))
 
 
 def drawn_alike() -> str:
@@ -478,10 +496,9 @@ def drawn_alike() -> str:
     return lined(["dataset", "trials", "clients", "samples of the largest", "split"], body)
 
 
-def drawn_attacks() -> str:
-    """What liars cost, from the rows that `feddag bench attacks` has kept."""
-    rows = json.loads((ROOT / "results" / "bench-attacks.json").read_text(encoding="utf-8"))["rows"]
-    return lined(bench_attacks.COLUMNS, bench_attacks.table(rows))
+def drawn_rows(bench: Any, file: str) -> str:
+    """What a benchmark has kept in rows, as it prints them itself."""
+    return lined(bench.COLUMNS, bench.table(read(ROOT / "results" / file)["rows"]))
 
 
 def drawn_released(part: str) -> str:
@@ -548,10 +565,12 @@ def filled(text: str) -> str:
             "groups": partial(drawn_groups, "bench-groups.json"),
             "groups as published": partial(drawn_groups, "bench-groups-published.json"),
             "alike": drawn_alike,
-            "attacks": drawn_attacks,
-            "landmarks": drawn_landmarks,
+            "mixed": partial(drawn_rows, bench_mixed, "bench-mixed.json"),
+            "power": partial(drawn_rows, bench_power, "bench-power.json"),
+            "attacks": partial(drawn_rows, bench_attacks, "bench-attacks.json"),
+            "landmarks": partial(drawn_rows, bench_landmarks, "bench-landmarks.json"),
             "clustering": drawn_clustering,
-            "many clients": drawn_scale,
+            "many clients": partial(drawn_rows, bench_scale, "bench-scale.json"),
             "personal": partial(drawn_personal, "accuracy"),
             "personal, client by client": partial(drawn_personal, "gain"),
         }

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import feddag
-from feddag.experiment import parse_setting
+from feddag.fields import parse_setting
 from feddag.runner.trees import load_tree
 from feddag.server.split_test import blocks
 

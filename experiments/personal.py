@@ -1,7 +1,7 @@
 """Is any client worse off with the model it chose than alone, or with a model common to all?
 
 FEDDAG_DATA=... python -m experiments.personal                 # every setting, seeds 0-2: results/bench-personal.json
-FEDDAG_DATA=... python -m experiments.personal "digits, Dirichlet" --seeds 100
+FEDDAG_DATA=... python -m experiments.personal "Fashion-MNIST, Dirichlet, validation" --seeds 100,101,102,103 --out FILE
 
 `feddag-star` with `personal = "auto"` beside `local` and `fedavg` on the same partition, both of which train on all
 samples of each client and set none aside. Every client's models are compared on its own test samples, sample by sample.
@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import feddag
 from experiments.natural_series import japanese_vowels, watch
 from feddag.client.evaluate import balanced_accuracy
 from feddag.data.clients import lay_out
+from feddag.data.datasets import Dataset, load
 from feddag.files import write_atomically
 from feddag.runner.run import Run, prepare
 
@@ -38,17 +40,39 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "Japanese vowels, by speaker": SERIES,
     "watch, by subject": SERIES,
 }
-NATURAL: dict[str, Callable[[], Any]] = {
+VALIDATION = {**FASHION, "fraction": 0.1, "model": "lenet5"}  # of half as many images
+CHOSEN_BY: dict[str, dict[str, Any]] = {
+    f"{name}, validation": {**SETTINGS[name], **VALIDATION} for name in SETTINGS if name.startswith("Fashion-MNIST")
+}
+
+
+def unseen_images() -> Dataset:
+    """Training images alone: half of them for clients, and some that no client has to test with.
+
+    What a client sets aside holds few samples of its rare classes or none; these count every class alike, as test
+    samples do.
+    """
+    known = load("fmnist")
+    order = np.random.default_rng(7).permutation(len(known.y_train))
+    clients, tests = order[:30_000], order[30_000:35_000]
+    x, y = known.x_train, known.y_train
+    return replace(
+        known, name="fmnist-unseen", x_train=x[clients], y_train=y[clients], x_test=x[tests], y_test=y[tests]
+    )
+
+
+OWN: dict[str, Callable[[], Any]] = {
     "Japanese vowels, by speaker": japanese_vowels,
     "watch, by subject": watch,
+    **dict.fromkeys(CHOSEN_BY, unseen_images),
 }
 
 
 def compare(name: str, seed: int) -> dict[str, Any]:
     """Every client's accuracy with what it chose, alone and with the common model, on one seed."""
-    fields = {**SETTINGS[name], "seed": seed, "finetune": False}
-    if name in NATURAL:
-        fields["dataset"] = NATURAL[name]()
+    fields = {**(SETTINGS | CHOSEN_BY)[name], "seed": seed, "finetune": False}
+    if name in OWN:
+        fields["dataset"] = OWN[name]()
     ours = feddag.run(feddag.Experiment(method="feddag-star", personal="auto", **fields))
     others = {method: feddag.run(feddag.Experiment(method=method, **fields)) for method in ("local", "fedavg")}
     told = ours.result["personal"]
