@@ -137,6 +137,17 @@ def test_a_method_that_turns_out_costlier_is_what_others_are_held_against(tmp_pa
         assert by_method["fedavg", seed]["training_flops"] >= by_method["ditto", seed]["training_flops"]
 
 
+def test_less_than_a_round_is_no_difference_so_the_last_method_is_what_others_are_held_against(
+    tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(
+        "feddag.runner.level._expected", lambda result, rounds: 1 + 0.1 * (result["method"] == "fedavg")
+    )
+    found, began = compared(tmp_path, "fedavg,fedprox")
+    assert began == ["fedavg", "fedprox", "fedprox", "fedprox", "fedavg", "fedavg"]
+    assert [each.experiment.training_flops > 0 for each in found] == [True, True, False, False]
+
+
 def test_a_result_that_is_too_old_to_tell_its_flops_is_run_again(tmp_path: Path) -> None:
     first, _ = compared(tmp_path, "fedavg", rounds=2)
     assert len(first) == 2

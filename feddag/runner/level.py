@@ -29,11 +29,14 @@ def compare_level(experiments: Sequence[Experiment], compare: Compare, probe: Co
 
     `probe` tells from a few rounds of the first seed which that is. It is run as it stands; all others go on for the
     least number of rounds that take as much. Should another one turn out to be costlier, it is what the others are
-    held against.
+    held against. Less than a round's work is no difference: rounds are whole, and clients of unequal quantities are
+    drawn. So the last method, which the others are compared with, counts as the costliest if it is one of several.
     """
     rounds = experiments[0].rounds
     costs = {each.experiment.method: _expected(each.result, rounds) for each in probe(_probes(experiments))}
-    costliest = max(costs, key=lambda method: costs[method])
+    last = experiments[-1].method
+    most = max(costs, key=lambda method: costs[method])
+    costliest = most if _costlier(costs[most], costs[last], rounds) else last
     found: dict[int, Compared] = {}
     wanted: dict[int, int] = {}
     turn = [number for number, experiment in enumerate(experiments) if experiment.method == costliest]
@@ -42,8 +45,9 @@ def compare_level(experiments: Sequence[Experiment], compare: Compare, probe: Co
         found |= dict(zip(turn, compare(budgeted), strict=True))
         for number, each in found.items():
             if each.result["rounds"] == experiments[number].rounds:  # as it stands
-                seed = each.experiment.seed
-                wanted[seed] = max(wanted.get(seed, 0), trained(each.result))
+                seed, taken = each.experiment.seed, trained(each.result)
+                if _costlier(taken, wanted.get(seed, 0), rounds):
+                    wanted[seed] = taken
         turn = [
             number
             for number, experiment in enumerate(experiments)
@@ -79,6 +83,11 @@ def _expected(result: ResultRecord, rounds: int) -> float:
     """The FLOPs of so many rounds, from those of a few."""
     by_round = result["training_flops_by_round"]
     return by_round[-1] + (rounds - len(by_round)) * (by_round[-1] - by_round[-2])
+
+
+def _costlier(flops: float, others: float, rounds: int) -> bool:
+    """Whether that is a round's work more, or anything beside nothing."""
+    return flops > others * (1 + 1 / rounds)
 
 
 def _with_budget(experiment: Experiment, wanted: Mapping[int, int]) -> Experiment:
