@@ -6,9 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 
-from feddag.data.shifts import CORRUPTIONS, Shift, concepts_of
+from feddag.data.corruptions import CORRUPTIONS
+from feddag.data.shifts import Shift, concepts_of
 from feddag.errors import FeddagError
 from feddag.rng import rng
+
+STILL = {"gaussian_blur", "defocus_blur", "motion_blur", "zoom_blur", "glass_blur", "elastic_transform"}
+STILL |= {"pixelate", "contrast", "rotate"}
 
 
 def corrupted(x, name, severity=3, seed=0):
@@ -103,7 +107,35 @@ def test_gaussian_and_shot_noise_have_the_stated_spread():
     assert corrupted(x, "shot_noise", 2).std() == pytest.approx(255 * (128 / 255 / 60) ** 0.5, rel=0.05)
 
 
-@pytest.mark.parametrize("name", ["gaussian_blur", "defocus_blur", "motion_blur", "pixelate", "contrast", "rotate"])
+def test_speckle_noise_grows_with_the_light():
+    x = np.stack([np.full((60, 60, 1), value, np.uint8) for value in (0, 50, 100)])
+    dark, dim, bright = corrupted(x, "speckle_noise", 1).astype(float).std(axis=(1, 2, 3))
+    assert dark == 0 and dim == pytest.approx(5, rel=0.05) and bright == pytest.approx(10, rel=0.05)
+
+
+def test_spatter_covers_the_stated_share_and_leaves_the_rest():
+    x = np.full((4, 40, 40, 3), 200, np.uint8)
+    muddy = corrupted(x, "spatter", 3)
+    assert set(np.unique(muddy)) == {64, 200}
+    assert (muddy == 64).mean(axis=(1, 2, 3)) == pytest.approx(np.full(4, 0.17), abs=0.002)
+
+
+def test_glass_blur_shows_pixels_that_are_there_and_zoom_keeps_the_middle():
+    x = scenes(height=21, width=21)
+    assert set(np.unique(corrupted(x, "glass_blur"))) <= set(np.unique(x))
+    assert (corrupted(x, "zoom_blur")[:, 10, 10] == x[:, 10, 10]).all()
+
+
+def test_snow_is_as_white_as_stated_and_never_darkens():
+    x = scenes()
+    snowy = corrupted(x, "snow", 5)
+    assert (snowy >= x).all()
+    black = corrupted(np.zeros((4, 32, 32, 1), np.uint8), "snow", 3)
+    assert set(np.unique(black)) == {round(0.07 * 255), round(0.9 * 255)}
+    assert (black > 200).mean() == pytest.approx(1 - (1 - 0.07) ** 4, abs=0.05)  # a flake is four pixels long
+
+
+@pytest.mark.parametrize("name", sorted(STILL))
 def test_a_plain_image_has_nothing_to_blur(name):
     x = np.full((2, 21, 17, 3), 90, np.uint8)
     x_inside = corrupted(x, name)[:, 8:13, 6:11]  # rotation turns black corners in

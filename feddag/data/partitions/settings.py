@@ -6,8 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from feddag.data.corruptions import CORRUPTIONS
 from feddag.data.partitions.samples import SampleInfo
-from feddag.data.shifts import CORRUPTIONS, Shift, check_corruption
+from feddag.data.shifts import Shift, check_corruption
 from feddag.errors import FeddagError, nearest
 
 COMMON = ("holdout", "validation", "test", "test_share", "fraction")  # the settings that every partition has
