@@ -92,7 +92,8 @@ def status(
     else:
         print_line(console, line)
         columns = ("client", "", "feddag", "last answer", "missing because")
-        show_table(console, "", columns, told.table(found), texts=len(columns))
+        if rows := told.table(found):
+            show_table(console, "", columns, rows, texts=len(columns))
 
 
 @app.command(cls=Command)

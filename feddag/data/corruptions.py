@@ -156,18 +156,18 @@ def _displaced(x: Images, moved: NDArray[np.floating]) -> NDArray[np.floating]:
 def _zoom_blur(x: Images, most: float, generator: np.random.Generator) -> NDArray[np.floating]:
     """The mean of the image and of five that are ever nearer, up to this factor."""
     factors = np.linspace(1, most, 6)
-    nearer = (
-        np.einsum("ir,jc,nrck->nijk", _zoomed(x.shape[1], by), _zoomed(x.shape[2], by), x, optimize=True)
-        for by in factors
-    )
-    return np.asarray(sum(nearer) / len(factors))
+    shown = np.zeros_like(x)
+    for by in factors:
+        shown += np.einsum("ir,jc,nrck->nijk", _zoomed(x.shape[1], by), _zoomed(x.shape[2], by), x, optimize=True)
+    return shown / len(factors)
 
 
 def _zoomed(length: int, factor: float) -> NDArray[np.float32]:
     """Row i: how much each pixel of a line counts for pixel i of the line stretched from its middle (linearly)."""
     middle = (length - 1) / 2
     at = middle + (np.arange(length) - middle) / factor
-    return np.clip(1 - np.abs(at[:, None] - np.arange(length)), 0, 1).astype(np.float32)
+    weights: NDArray[np.float32] = np.clip(1 - np.abs(at[:, None] - np.arange(length)), 0, 1).astype(np.float32)
+    return weights
 
 
 def _snow(x: Images, share: float, generator: np.random.Generator) -> NDArray[np.floating]:
@@ -178,7 +178,8 @@ def _snow(x: Images, share: float, generator: np.random.Generator) -> NDArray[np
     length = max(2, round(_pixels(x, 4)))
     streak = np.eye(length, dtype=np.float32)
     flakes = np.minimum(ndimage.convolve(flakes, streak[None], mode="constant"), 1)[..., None]
-    return np.maximum(x + np.float32(share) * (1 - x), np.float32(0.9) * flakes)
+    snowy: Images = np.maximum(x + np.float32(share) * (1 - x), np.float32(0.9) * flakes)
+    return snowy
 
 
 def _spatter(x: Images, share: float, generator: np.random.Generator) -> NDArray[np.floating]:

@@ -8,7 +8,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from feddag.client.step import Step
 from feddag.data.clients import Array, ClientData, of_one_client, set_aside
 from feddag.data.datasets import load as load_dataset
 from feddag.deploy.app import EXPERIMENT, Task
-from feddag.deploy.policy import NodePolicy
+from feddag.deploy.site import Node
 from feddag.engines.flower.grid import from_record, reply
 from feddag.engines.flower.wire import (
     JobId,
@@ -34,57 +34,15 @@ from feddag.engines.flower.wire import (
     write_reply,
 )
 from feddag.engines.worker import Done, Work, Worker
-from feddag.errors import FeddagError, short
+from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
 from feddag.federation import Job, Reply
 from feddag.methods import all_methods, find_method
 from feddag.own_code import source_files
 from feddag.runner.trees import DamagedError, load_tree, save_tree
-from feddag.weights import ClientId, Ref, Weights
+from feddag.weights import Ref, Weights
 
 Moment = tuple[int, int]
-
-
-@dataclass(frozen=True)
-class Node:
-    """A node's own configuration: which client it is and where its files are. It never comes from the server."""
-
-    client: ClientId
-    data: str
-    """An .npz file, a folder of images, or `module:function` that returns x_train, y_train, x_test, y_test."""
-    state: Path
-    """Where the client's memory is kept."""
-    threads: int = 1
-    """Of PyTorch; with one, sums run in the same order everywhere."""
-    policy: NodePolicy = field(default_factory=NodePolicy)
-    """What a server may ask for."""
-
-    @classmethod
-    def of(cls, node: Mapping[str, Any], run: Mapping[str, Any]) -> "Node":
-        """From Flower's node config. In Flower's simulation a node has only a number, and the run says where data are.
-
-        >>> Node.of({"client-id": 2, "data": "site.npz", "state": "/var/lib/feddag"}, {}).client
-        2
-        """
-        simulated = "partition-id" in node and "client-id" not in node
-        client = node.get("partition-id" if simulated else "client-id")
-        if not isinstance(client, int) or isinstance(client, bool) or client < 0:
-            raise FeddagError(
-                f"node config client-id = {short(repr(client))} is not allowed: it should be 0, 1, 2, ..."
-            )
-        settings = {name: str(run.get(name, "")).replace("{client}", str(client)) for name in ("data", "state")}
-        settings = settings if simulated else {name: str(node.get(name, "")) for name in settings}
-        if not settings["data"]:
-            raise FeddagError("node config data is missing: an .npz file, a folder of images or module:function")
-        state = Path(settings["state"]) if settings["state"] else Path.home() / ".feddag" / "state"
-        threads = node.get("threads", 1)
-        if not isinstance(threads, int) or threads < 1:
-            raise FeddagError(f"node config threads = {short(repr(threads))} is not allowed: it should be 1, 2, ...")
-        return cls(client, settings["data"], state, threads, NodePolicy(1, True) if simulated else NodePolicy.of(node))
-
-    def memory(self, run: str) -> Path:
-        """The folder of this client's memory in a run."""
-        return self.state / run / f"client-{self.client:06d}"
 
 
 class Memory:
@@ -157,6 +115,7 @@ def answer(message: Message, node_config: Mapping[str, Any], run_config: Mapping
         node.policy.check(job.steps, experiment.local, node.memory(job_id.run))
         return write_reply(job_id, do(job, node, experiment, Task.read(folder)), protocol)
     except WireError as error:
+        _log(f"feddag: {error}")
         return write_refusal(job_id, str(error), protocol)
     except (FeddagError, DamagedError) as error:
         _log(f"feddag: {error}")  # it names files of this node, so it is not sent

@@ -3,16 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from feddag.client.personal import Personalise
-from feddag.client.step import Step
-from feddag.client.train import Train
-from feddag.client.trainer import LocalSettings
-from feddag.client.warmup import MakeSignature
-from feddag.engines.flower.wire import WireError
 from feddag.errors import FeddagError, short
 from feddag.files import write_atomically
+
+if TYPE_CHECKING:  # large: a node's configuration is checked before they are needed
+    from feddag.client.step import Step
+    from feddag.client.trainer import LocalSettings
+    from feddag.client.warmup import MakeSignature
 
 SIGNATURES = "signatures-made"
 
@@ -57,8 +56,13 @@ class NodePolicy:
             given[item.name] = value
         return cls(**given)
 
-    def check(self, steps: Sequence[Step], usual: LocalSettings, folder: Path) -> None:
+    def check(self, steps: "Sequence[Step]", usual: "LocalSettings", folder: Path) -> None:
         """Refuse a job that asks for more than is allowed; `folder` is where the client's memory is kept."""
+        from feddag.client.personal import Personalise
+        from feddag.client.train import Train
+        from feddag.client.warmup import MakeSignature
+        from feddag.engines.flower.wire import WireError
+
         allowed = {name.strip() for name in self.steps.split(",") if name.strip()}
         for step in steps:
             if allowed and type(step).__name__ not in allowed:
@@ -73,13 +77,17 @@ class NodePolicy:
             if isinstance(step, MakeSignature):
                 self._check_signature(step, folder)
 
-    def _check_training(self, settings: LocalSettings) -> None:
+    def _check_training(self, settings: "LocalSettings") -> None:
+        from feddag.engines.flower.wire import WireError
+
         if settings.steps is None and settings.epochs > self.most_epochs:
             raise WireError(f"refused: its policy allows {self.most_epochs} epochs")
         if settings.steps is not None and settings.steps > self.most_steps:
             raise WireError(f"refused: its policy allows {self.most_steps} steps")
 
-    def _check_signature(self, step: MakeSignature, folder: Path) -> None:
+    def _check_signature(self, step: "MakeSignature", folder: Path) -> None:
+        from feddag.engines.flower.wire import WireError
+
         if step.inputs != "standardised" and not self.raw_inputs:  # features may be the samples: the server's encoder
             raise WireError("refused: its policy does not allow signatures of raw samples")
         if step.vectors > self.most_vectors:
@@ -93,8 +101,10 @@ class NodePolicy:
         if count >= self.most_signatures:
             raise WireError(f"refused: its policy allows {self.most_signatures} signatures in a run")
 
-    def note(self, steps: Sequence[Step], folder: Path, moment: tuple[int, int]) -> None:
+    def note(self, steps: "Sequence[Step]", folder: Path, moment: tuple[int, int]) -> None:
         """Count the signatures of a job; one that is asked for twice is the same one, and counts once."""
+        from feddag.client.warmup import MakeSignature
+
         if any(isinstance(step, MakeSignature) for step in steps):
             made = folder / SIGNATURES
             known = made.read_text().splitlines() if made.exists() else []

@@ -17,6 +17,7 @@ from feddag.deploy.keys import read_client_keys
 from feddag.deploy.preload import plain_logs
 from feddag.engines.flower.engine import ExchangePolicy, FlowerEngine
 from feddag.engines.flower.grid import GridTransport
+from feddag.engines.flower.parts import sooner
 from feddag.engines.flower.status import Status
 from feddag.errors import FeddagError, counted
 from feddag.experiment import Experiment, read_experiment
@@ -33,6 +34,8 @@ def serve(grid: Any, run_config: Mapping[str, Any], folder: Path) -> None:
     """Run the app in this folder and write everything to the run directory `out`; with `resume`, continue its run."""
     end_with_parent()
     plain_logs()
+    if module := sys.modules.get("flwr.superlink.grid.http_grid"):
+        sooner(module)
     try:
         _serve(grid, run_config, folder)
     except FeddagError:

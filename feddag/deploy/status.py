@@ -20,6 +20,7 @@ from feddag.runner.directory import RunDirectory
 HOST = "127.0.0.1"
 LARGEST_STATUS = 2**26
 GRACE_SECONDS = 60.0  # in which clients may connect before their absence is worth a warning
+STALE_SECONDS = 60.0  # without a word from a server that waits for answers, and says so every second
 LEVELS = {"OK": 0, "WARNING": 1, "CRITICAL": 2}
 """As monitors such as Nagios know them, with the exit code of each."""
 
@@ -80,6 +81,12 @@ class FederationStatus:
         waits = self.state == "running" and self.told["phase"] == "gathering"
         return self.told["seconds"].get("gathering", 0.0) if waits else None
 
+    def silent(self, now: float) -> float | None:
+        """Seconds for which a server that waits for clients has written nothing, if it hangs."""
+        waits = self.state == "running" and self.told["phase"] != "server"
+        age = now - self.told["written"]
+        return age if waits and age > STALE_SECONDS else None
+
     def last_answer(self, now: float) -> float | None:
         """Seconds since the last answer of any client."""
         moments = [known["answered"] for known in self.told["clients"].values() if known["answered"]]
@@ -103,9 +110,11 @@ def read_status(directory: Path) -> FederationStatus:
 def health(status: FederationStatus, now: float | None = None) -> tuple[str, str]:
     """A level and one line: absent clients are a warning; nobody here, or a run that ended early, is critical.
 
-    While clients are expected to connect, nobody is missed for a minute.
+    While clients are expected to connect, nobody is missed for a minute, unless a node was refused. A server that has
+    been waiting and said nothing for a minute hangs: a warning.
     """
-    age = status.last_answer(time.time() if now is None else now)
+    now = time.time() if now is None else now
+    age, silent = status.last_answer(now), status.silent(now)
     last = "no answer yet" if age is None else f"last answer {duration(age)} ago"
     here = f"{counted(len(status.here), 'client')} {'here' if status.state == 'running' else 'at the end'}"
     parts = [f"round {status.round} of {max(status.rounds, status.round)}", here, last]
@@ -115,8 +124,10 @@ def health(status: FederationStatus, now: float | None = None) -> tuple[str, str
         parts.append(f"accuracy {status.history[-1]['accuracy']['mean']:.3f}")
     if status.missing:
         parts.append("missing " + ", ".join(f"{client} ({reason})" for client, reason in status.missing.items()))
-    if refused := status.told.get("refused"):
-        parts.append(f"refused a node that {refused[-1]}")
+    refused = status.told.get("refused", []) if status.state != "finished" else []
+    parts += [f"refused a node that {reason}" for reason in refused]
+    if silent:
+        parts.append(f"no word from the server for {duration(silent)}")
     level = "OK"
     if status.state == "stopped":
         level, parts = "CRITICAL", ["the run has stopped and can be resumed", *parts]
@@ -126,7 +137,7 @@ def health(status: FederationStatus, now: float | None = None) -> tuple[str, str
         level = "OK"
     elif not status.here:
         level = "CRITICAL"
-    elif status.missing:
+    elif status.missing or silent:
         level = "WARNING"
     return level, f"{level}: {'; '.join(parts)}"
 

@@ -5,6 +5,7 @@ seconds. This one is the same code with the same options; only what it starts ar
 (`preload.py`), and it looks for the next message sooner after the last one.
 """
 
+import argparse
 import contextlib
 import hashlib
 import os
@@ -21,6 +22,8 @@ from pathlib import Path
 
 from feddag.deploy import shim
 from feddag.deploy.preload import plain_logs
+from feddag.deploy.site import Node
+from feddag.engines.flower.parts import sooner
 from feddag.errors import FeddagError
 from feddag.system import lock
 
@@ -68,8 +71,10 @@ def run(arguments: Sequence[str]) -> None:
         from flwr.supernode.cli import flower_supernode
     except ImportError:
         raise FeddagError("Flower is not installed: pip install 'feddag[flower]'") from None
+    if not {"-h", "--help", "--version"} & set(arguments):
+        check_config(arguments)
     plain_logs()
-    if getattr(loop, "time", None) is time:
+    if getattr(loop, "time", None) is time and sooner(loop):
         loop.time = Pace()
     else:
         say("this version of Flower is not known; the node looks for messages as often as Flower itself does")
@@ -86,6 +91,20 @@ def run(arguments: Sequence[str]) -> None:
         threading.Thread(target=_keep, args=(folder, lease), daemon=True).start()
     sys.argv = ["flower-supernode", *arguments]
     flower_supernode()
+
+
+def check_config(arguments: Sequence[str]) -> None:
+    """Refuse a configuration that cannot be used now, not when the first message comes."""
+    from flwr.common.config import parse_config_args
+
+    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.add_argument("--node-config", default="")
+    told = options.parse_known_args(list(arguments))[0].node_config
+    try:
+        config = parse_config_args([told]) if told else {}
+    except Exception as error:  # of many kinds; Flower would end with a traceback
+        raise FeddagError(f"--node-config cannot be read: {type(error).__name__}; allowed is key=value ...") from None
+    Node.of(config, {})
 
 
 def runtime_folder() -> Path:

@@ -22,7 +22,8 @@ from feddag.data.clients import lay_out
 from feddag.deploy import node as node_module
 from feddag.deploy.app import PACKAGE, Task, write_app
 from feddag.deploy.launch import write_site
-from feddag.deploy.node import Memory, Node, answer, known_steps, read_site
+from feddag.deploy.node import Memory, answer, known_steps, read_site
+from feddag.deploy.site import Node
 from feddag.engines.flower.wire import JobId, WireError, read_reply, write_job
 from feddag.engines.local import LocalEngine
 from feddag.errors import FeddagError

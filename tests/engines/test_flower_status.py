@@ -90,6 +90,21 @@ def test_levels(told: tuple[Path, dict[str, Any]]) -> None:
     assert health(read_status(directory))[0] == "CRITICAL"
 
 
+def test_a_server_that_waits_and_says_nothing_hangs(told: tuple[Path, dict[str, Any]]) -> None:
+    directory, content = told
+    (directory / "result.json").unlink()
+    running = (directory / ".lock").open("w")
+    lock(running.fileno())
+
+    def said(phase: str, later: float) -> tuple[str, str]:
+        (directory / FILE).write_text(json.dumps(content | {"phase": phase}))
+        return health(read_status(directory), content["written"] + later)
+
+    assert said("waiting", 50)[0] == said("server", 500)[0] == "OK"
+    level, line = said("waiting", 150)
+    assert level == "WARNING" and line.endswith("no word from the server for 2 min")
+
+
 def test_a_finished_run_whose_client_never_answered_is_a_warning(told: tuple[Path, dict[str, Any]]) -> None:
     directory, content = told
     content["clients"]["1"]["reason"] = "its data cannot be used"

@@ -12,8 +12,9 @@ from feddag.client.signature import Signature
 from feddag.client.train import Train
 from feddag.client.warmup import MakeSignature
 from feddag.deploy.app import PACKAGE, write_app
-from feddag.deploy.node import Node, answer
+from feddag.deploy.node import answer
 from feddag.deploy.policy import NodePolicy
+from feddag.deploy.site import Node
 from feddag.engines.flower.wire import JobId, WireError, read_reply, write_job
 from feddag.errors import FeddagError
 from feddag.federation import Job
@@ -112,6 +113,15 @@ def test_signatures_are_counted_and_one_asked_for_again_counts_once(ask: Any) ->
 def test_a_policy_that_cannot_be_is_refused(name: str, value: Any) -> None:
     with pytest.raises(FeddagError, match=f"node config {name} = "):
         NodePolicy.of({name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("step", "steps"), ("least-per-clas", "least-per-class"), ("dat", "data"), ("frogs", "")]
+)
+def test_a_misspelt_key_is_refused_and_not_ignored(name: str, meant: str) -> None:
+    with pytest.raises(FeddagError, match=f"node config {name} is not known") as refused:
+        Node.of({"client-id": 0, "data": "a.npz", name: "Evaluate"}, {})
+    assert meant in str(refused.value)
 
 
 def test_a_simulated_node_has_the_policy_of_a_simulation() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from feddag.cli.common import overrides
-from feddag.deploy.node import Node
+from feddag.deploy.site import Node
 from feddag.experiment import read_experiment
 from feddag.runner.checked import parse_history, read_result
 from tests.fuzz import outcome

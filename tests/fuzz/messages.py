@@ -26,7 +26,8 @@ from feddag.client.step import Result, Step
 from feddag.client.train import Anchor, Train
 from feddag.client.warmup import MakeSignature
 from feddag.deploy.app import PACKAGE, write_app
-from feddag.deploy.node import Node, answer, known_steps
+from feddag.deploy.node import answer, known_steps
+from feddag.deploy.site import Node
 from feddag.engines.flower.grid import from_record, size_of
 from feddag.engines.flower.wire import (
     JobId,

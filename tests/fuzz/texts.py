@@ -11,7 +11,7 @@ import numpy as np
 
 from feddag.cli.common import overrides
 from feddag.data.partitions import PARTITIONS
-from feddag.deploy.node import Node
+from feddag.deploy.site import Node
 from feddag.errors import FeddagError
 from feddag.experiment import Experiment, read_experiment
 from feddag.files import parse_toml
