@@ -297,7 +297,7 @@ TABLES = {
                 "small-pacs": "PACS",
                 "small-office": "Office-Caltech-10",
             }.items()
-            for method in (LOCAL, FEDAVG, ORACLE, STAR, FEDDAG)
+            for method in (LOCAL, FEDAVG, ORACLE, FEDDAG)
         ],
     ),
     "little data": Table(
