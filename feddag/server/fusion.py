@@ -16,7 +16,8 @@ from feddag.server.noise import cut_by_noise
 from feddag.server.similarity import Floats, class_excess, counts_of, data_excess, gradient_excess
 from feddag.server.style import StyleSpace
 
-VIEWS = ("classes", "data", "gradient", "style")
+STYLE = "style"
+VIEWS = ("classes", "data", "gradient", STYLE)
 LEAST_CLARITY_RATIO = 0.5
 """A view that is less than half as clear as the clearest is ignored."""
 LEAST_SILHOUETTE_RATIO = 0.9
@@ -61,7 +62,8 @@ def fuse_by_clarity(
 
     Views may be clear about different things, and together show the finer groups. Or they only blur each other, as
     domains and the classes that small clients happen to hold do. So where the mean silhouette of the fused groups is
-    less than `least_silhouette_ratio` times that of the best single view, the clearest view decides alone.
+    less than `least_silhouette_ratio` times that of the best single view, one view decides alone: how samples look, if
+    that counts, because its groups were tested against chance and hold inside each class; else the clearest.
     """
     cuts = {name: cut_by_noise(view, build_tree(view, linkage)) for name, view in views.items()}
     clarities = {name: clarity(view, cuts[name].labels) for name, view in views.items()}
@@ -74,7 +76,8 @@ def fuse_by_clarity(
         together = silhouettes(distances, cut_by_noise(distances, build_tree(distances, linkage)).labels).mean()
         alone = max(silhouettes(views[name], cuts[name].labels).mean() for name in active_views)
         if together < least_silhouette_ratio * alone:
-            weights = _normalised({clearest: active_views[clearest]}, views)
+            deciding = STYLE if STYLE in active_views else clearest
+            weights = _normalised({deciding: active_views[deciding]}, views)
             distances = blend(views, weights)
     return FusedDistances(distances, weights, cuts)
 

@@ -252,7 +252,7 @@ def group(
     are the paper's, "data" and "gradient" its single views, "stacked" PACFL's signal: these cut by the plateau of the
     paper's loss. `cut` chooses another rule, or fixes the threshold or the number of groups; `angles` are Eq. 4-6 as
     printed or as released. Where the silhouette of the groups by fused views is less than `least_silhouette_ratio`
-    times that of the best single view, the clearest view decides alone (0: never). Of more than 5,000 clients only
+    times that of the best single view, one view decides alone (0: never). Of more than 5,000 clients only
     2,000 are compared pair by pair, or as many `landmarks` as are given (0: always all of them). `names` name the
     clients.
 

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feddag.server.clustering import clarity
 from feddag.server.fusion import blend, fuse_by_clarity
 from tests.server.made import condensed
 
@@ -85,3 +86,19 @@ def test_views_that_blur_each_other_are_not_averaged() -> None:
     np.testing.assert_allclose(found.distances, data, rtol=1e-6)
     both = fuse_by_clarity({"data": data, "classes": classes}, least_silhouette_ratio=0.0)
     assert both.weights["data"].all() and both.weights["classes"].all()
+
+
+def test_looks_decide_over_classes_that_clients_were_left_with() -> None:
+    """Twenty looks of five clients each, which are exact; few classes lacking makes larger groups, so clearer ones."""
+    draw = np.random.default_rng(0)
+    looks, lacking = np.arange(100) % 20, np.repeat([0, 1, 2, 3], [64, 14, 12, 10])
+    style = grouped(looks.tolist(), 0.8)
+    classes = condensed(0.15 * np.abs(lacking[:, None] - lacking)) + draw.normal(0, 0.005, 4950).astype(np.float32)
+    found = fuse_by_clarity({"classes": classes, "style": style})
+    clear = {
+        name: clarity(view, found.cuts[name].labels).mean() for name, view in (("classes", classes), ("style", style))
+    }
+    assert clear["classes"] > clear["style"]
+    assert found.weights["style"].all() and not found.weights["classes"].any()
+    other = fuse_by_clarity({"classes": classes, "data": style})
+    assert other.weights["classes"].all() and not other.weights["data"].any()
