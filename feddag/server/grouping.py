@@ -41,6 +41,7 @@ from feddag.server.noise import (
     least_significant_distance,
     misjudged,
     missing_by_chance,
+    speaks_alone,
     with_few_samples_joined,
 )
 from feddag.server.printed_fusion import fuse_as_printed
@@ -322,7 +323,10 @@ def _by_clarity(
     if cut.threshold is None and cut.clusters is None:
         counts = counts_of(signatures)
         by_chance = fused.weights["classes"] * missing_by_chance(counts) if "classes" in seen else 0.0
-        found = _sure(found, fused.cuts.values(), Held(counts.sum(1), seen.get("classes"), by_chance))
+        trusted = [
+            cut for name, cut in fused.cuts.items() if name != "gradient" or len(seen) == 1 or speaks_alone(counts)
+        ]
+        found = _sure(found, trusted, Held(counts.sum(1), seen.get("classes"), by_chance))
     noise = estimate_noise(fused.distances)
     return replace(found, views_=seen, weights_=fused.weights, noise_=noise, style_=style, offsets_=offsets)
 

@@ -33,6 +33,7 @@ BEYOND_TAIL = 1.5
 FEW_PER_CLASS = 6
 """Samples of a class from which on what chance explains is known to 3 degrees; with fewer it is less by their root."""
 BY_GROUPS = 3.0  # times what few samples explain
+LEAST_PER_CLASS_ALONE = 5  # samples of a class, on average, for groups that only updates see
 LEAST_SAMPLES = 20
 """So many samples a group of few clients has to have: what sets apart fewer is not known."""
 NOTHING_IN_COMMON = 0.5
@@ -217,6 +218,20 @@ class Held:
     """Distances by the classes that clients hold."""
     noise: NDArray[np.float64] | float = 0.0
     """Of each client, beyond what is usual."""
+
+
+def speaks_alone(counts: NDArray[np.float64]) -> bool:
+    """Whether updates may tell clients apart that no other view does: not with a few samples of each class.
+
+    From two samples a class a warm-up may run into either of two ways of being wrong (alike clients of SVHN fell into
+    two halves by it), and both halves of a client's samples run into the same one, so the client does not take it for
+    noise.
+
+    >>> speaks_alone(np.full((4, 10), 2)), speaks_alone(np.full((4, 10), 10))
+    (False, True)
+    """
+    held = np.maximum((counts > 0).sum(1), 1)
+    return bool(np.median(counts.sum(1) / held) >= LEAST_PER_CLASS_ALONE)
 
 
 def with_few_samples_joined(condensed: Floats, labels: Labels, known: Held, noise: float = 0.0) -> Labels:

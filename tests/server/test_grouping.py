@@ -375,3 +375,21 @@ def test_groups_that_no_view_sees_by_itself_are_none() -> None:
     assert _sure(found, [one, two], known).clusters_ == 2
     together = _sure(found, [one, one], known)
     assert together.clusters_ == 1 and together.threshold_ == 1.0
+
+
+def test_updates_of_a_few_samples_make_no_groups_that_nothing_else_sees() -> None:
+    draw = np.random.default_rng(0)
+    ways = draw.normal(size=(2, 40)).astype(np.float32)
+
+    def two_ways(samples: int) -> list[Signature]:
+        y = np.arange(samples) % 2
+        samples_of = [MEANS[y] + draw.normal(size=(samples, FEATURES)) for _ in range(20)]
+        return [
+            signature(x, y, CLASSES, update=ways[n % 2] + draw.normal(0, 0.1, 40), update_reliability=0.99)
+            for n, x in enumerate(samples_of)
+        ]
+
+    assert group(two_ways(60)).clusters_ > 1
+    few = two_ways(8)
+    assert group(few).clusters_ == 1
+    assert group(few, views=("gradient",)).clusters_ > 1
