@@ -220,7 +220,7 @@ class Held:
     """Of each client, beyond what is usual."""
 
 
-def speaks_alone(counts: NDArray[np.float64]) -> bool:
+def speaks_alone(counts: NDArray[np.int64]) -> bool:
     """Whether updates may tell clients apart that no other view does: not with a few samples of each class.
 
     From two samples a class a warm-up may run into either of two ways of being wrong (alike clients of SVHN fell into

@@ -41,7 +41,7 @@ from tests.data.partitions import part, toy
         ("feature-skew", 5, {"corruptions": "²"}, ["'²'", "allowed are"]),
         ("feature-skew", 5, {"corruptions": "fog,fog"}, ["corruptions = 'fog,fog'", "once"]),
         ("feature-skew", 5, {"corruptions": "saturate"}, ["saturate", "grey"]),
-        ("feature-skew", 20, {"corruptions": 14}, ["corruptions = 14", "1 to 13"]),
+        ("feature-skew", 20, {"corruptions": 20}, ["corruptions = 20", "1 to 19"]),
         ("feature-skew", 3, {}, ["corruptions = 4", "1 to 3"]),
         ("feature-skew", 5, {"severity": 0}, ["severity = 0", "1 to 5"]),
         ("sized", 5, {"base": "iid"}, ["base = 'iid'", "dirichlet, pathological"]),
