@@ -70,7 +70,7 @@ def test_whether_it_is_good_beside_what_is_known(mean: float, level: str, worth:
 
 def test_without_anything_to_compare_with_only_numbers_are_said() -> None:
     said = verdict(result(0.9, accuracy=block(0.9, 0.85)))
-    assert said.level == "plain" and said.worth == "accuracy 0.900, of the worst tenth of clients 0.850"
+    assert said.level == "plain" and said.worth == "accuracy 0.900, and 0.850 in the worst tenth of clients"
     assert said.next == "see what training alone and one model for all give: feddag compare"
 
 

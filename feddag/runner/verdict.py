@@ -127,7 +127,7 @@ def _clearly(groups: int, silhouette: float | None) -> str:
 def _worth(result: ResultRecord, beside: dict[str, float]) -> str:
     block = result["accuracy"]
     if not beside:
-        return f"accuracy {block['mean']:.3f}, of the worst tenth of clients {block['worst_decile']:.3f}"
+        return f"accuracy {block['mean']:.3f}, and {block['worst_decile']:.3f} in the worst tenth of clients"
     relations: dict[str, list[str]] = {}
     for name, other in beside.items():
         by = block["mean"] - other
