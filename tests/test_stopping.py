@@ -63,3 +63,23 @@ def test_help_that_nobody_reads_is_no_error(tmp_path: Path) -> None:
     os.close(read)
     _, complaint = process.communicate(timeout=PATIENCE)
     assert b"Traceback" not in complaint
+
+
+def test_a_signal_that_comes_while_an_object_is_deleted_is_not_lost(tmp_path: Path) -> None:
+    program = """
+import signal, time
+from feddag.cli.signals import Stopped, listen
+
+class Deleted:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+listen()
+try:
+    Deleted()
+    time.sleep(20)
+except Stopped as stopped:
+    raise SystemExit(stopped.code)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
@@ -15,6 +16,7 @@ from feddag.errors import one_line
 
 STOPPING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))  # Windows
 IMPORTING = "<frozen importlib"
+AGAIN_SECONDS = 0.05
 
 
 class Stopped(BaseException):
@@ -40,6 +42,17 @@ def listen() -> None:
     for number in STOPPING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _stop)
+    sys.unraisablehook = _swallowed
+
+
+def _swallowed(what: "sys.UnraisableHookArgs") -> None:
+    """Python drops what is raised while an object is deleted: a signal that came just then is sent again."""
+    if isinstance(what.exc_value, Stopped):
+        again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), what.exc_value.code - 128))
+        again.daemon = True
+        again.start()
+    else:
+        sys.__unraisablehook__(what)
 
 
 def leave() -> None:
