@@ -95,6 +95,7 @@ def run(arguments: Sequence[str]) -> None:
 
 def check_config(arguments: Sequence[str]) -> None:
     """Refuse a configuration that cannot be used now, not when the first message comes."""
+    from click import ClickException
     from flwr.common.config import parse_config_args
 
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -102,7 +103,7 @@ def check_config(arguments: Sequence[str]) -> None:
     told = options.parse_known_args(list(arguments))[0].node_config
     try:
         config = parse_config_args([told]) if told else {}
-    except Exception as error:  # of many kinds; Flower would end with a traceback
+    except (ClickException, ValueError, OSError) as error:  # a file that cannot be read among them
         raise FeddagError(f"--node-config cannot be read: {type(error).__name__}; allowed is key=value ...") from None
     Node.of(config, {})
 

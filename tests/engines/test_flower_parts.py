@@ -1,6 +1,7 @@
 """Parts of messages are looked for soon, and not for ever."""
 
-import time
+import contextlib
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,44 +14,44 @@ from feddag.errors import FeddagError
 flower = pytest.importorskip("flwr.supercore.inflatable.inflatable_utils")
 
 
-def module() -> Any:
-    made = SimpleNamespace(pull_objects=flower.pull_objects)
-    assert parts.sooner(made)
-    return made
+def one_by_one(object_ids: Sequence[str], *, pull_object_fn: Callable[[str], bytes], **how: Any) -> dict[str, bytes]:
+    """As Flower's own, without threads and without waiting; it looks for a part soon, and for as long as it is told."""
+    assert how == {"initial_backoff": 0.05, "backoff_cap": 1.0, "max_tries_per_object": None}
+    found: dict[str, bytes] = {}
+    for part in object_ids:
+        while part not in found:
+            with contextlib.suppress(flower.ObjectUnavailableError):
+                found[part] = pull_object_fn(part)
+    return found
 
 
-def test_a_part_that_comes_late_is_found_within_a_tenth_of_a_second() -> None:
-    came: list[float] = []
-    began = time.monotonic()
+class Sender:
+    """Parts that are there after so many looks, ten seconds apart."""
 
-    def pull(part: str) -> bytes:
-        if time.monotonic() < began + 0.2:
+    def __init__(self, looks: int) -> None:
+        self.looks, self.now, self.asked = looks, 0.0, 0
+
+    def pull(self, part: str) -> bytes:
+        self.now, self.asked = self.now + 10, self.asked + 1
+        if self.asked % (self.looks + 1):
             raise flower.ObjectUnavailableError(part)
-        came.append(time.monotonic() - began)
         return part.encode()
 
-    assert module().pull_objects(["a", "b"], pull) == {"a": b"a", "b": b"b"}
-    assert max(came) < 0.9  # Flower looks again after a second
 
-
-def test_a_message_of_which_nothing_more_comes_is_lost_and_one_that_trickles_in_is_not(monkeypatch) -> None:
-    monkeypatch.setattr(parts, "STALLED_SECONDS", 0.3)
-    began = time.monotonic()
-
-    def trickling(part: str) -> bytes:
-        if time.monotonic() < began + 0.2 * int(part):
-            raise flower.ObjectUnavailableError(part)
-        return b""
-
-    assert len(module().pull_objects([str(number) for number in range(4)], trickling)) == 4
-
-    def stuck(part: str) -> bytes:
-        if part != "0":
-            raise flower.ObjectUnavailableError(part)
-        return b""
-
+def test_a_message_of_which_nothing_more_comes_is_lost_and_one_that_trickles_in_is_not() -> None:
+    slow = Sender(looks=4)
+    found = parts.fetch(one_by_one, ["a", "b", "c"], slow.pull, clock=lambda: slow.now)
+    assert found == {"a": b"a", "b": b"b", "c": b"c"} and slow.now == 150
+    stuck = Sender(looks=10**9)
     with pytest.raises(flower.ObjectPullError, match="no part of its message"):
-        module().pull_objects(["0", "1"], stuck)
+        parts.fetch(one_by_one, ["a"], stuck.pull, clock=lambda: stuck.now)
+    assert stuck.now == 70
+
+
+def test_flowers_own_function_takes_what_it_is_told() -> None:
+    made: Any = SimpleNamespace(pull_objects=flower.pull_objects)
+    assert parts.sooner(made)
+    assert made.pull_objects(["a", "b"], str.encode) == {"a": b"a", "b": b"b"}
 
 
 def test_a_version_of_flower_without_that_function_is_left_alone() -> None:
