@@ -300,11 +300,6 @@ TABLES = {
             for method in (LOCAL, FEDAVG, ORACLE, FEDDAG)
         ],
     ),
-    "20 corruptions": Table(
-        "20 corruptions, 20 clients unseen, seed 0",
-        ["accuracy", "newcomers", "newcomers after local epochs", "placed right", "groups found"],
-        rows_of("corruptions-unseen", FEDAVG, ORACLE, FEDDAG, seeds=(0,)),
-    ),
     "little data": Table(
         "a fifth of CIFAR-10, 40 clients",
         WHOLE[:-1],
