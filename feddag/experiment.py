@@ -74,7 +74,7 @@ class Experiment(BaseModel):
     partition: str = Field("label-skew", description="how clients get their samples: " + ", ".join(PARTITIONS))
     clients: int | None = Field(None, ge=1, description="number of clients (20; with natural: all that the data name)")
     rounds: int = Field(30, ge=1, description="communication rounds after any warm-up")
-    training_flops: int = Field(0, ge=0, description="rounds go on until training has taken so many FLOPs (0: no)")
+    training_flops: int = Field(0, ge=0, description="instead of `rounds`: train for so many FLOPs (0: no)")
     seed: int = Field(0, ge=0, description="everything random follows from it")
     # how clients' data differ
     label_fraction: float = Field(
@@ -258,7 +258,9 @@ class Experiment(BaseModel):
 
     def is_over(self, rounds: int, flops: int) -> bool:
         """Whether so many rounds, and what they took to train, are all that was asked for."""
-        return rounds >= self.rounds and flops >= self.training_flops
+        if self.training_flops == 0:
+            return rounds >= self.rounds
+        return flops >= self.training_flops and rounds >= max(1, self.drift_round, self.join_round)
 
     def load_dataset(self) -> Dataset:
         """The samples that `dataset` names."""

@@ -170,7 +170,7 @@ class Federation:
         self.truth = truth
         """The true group of each client: for a method that `needs_truth`, in simulation only."""
         self.rounds = rounds
-        """How many rounds there will be; with `training_flops` in the experiment, how many at least."""
+        """How many rounds there will be; with `training_flops` in the experiment, about how many."""
         self.round = 0
         """0 while the method starts, then 1, 2, ..."""
         self.phase = "train"

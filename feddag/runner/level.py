@@ -9,7 +9,10 @@ from feddag.records import ResultRecord
 from feddag.runner.compare import Compared
 
 STABILISERS = ("sampling", "balanced", "smoothing", "head", "softmax")
-PROBE_ROUNDS = 2  # what the second takes, each further one will take; the first may begin with a warm-up
+PROBE = {"rounds": 2, "steps": 5, "finetune": False, "drift_round": 0, "join_round": 0}
+"""What tells how costly a round is: the first may begin with a warm-up, the second is like all further ones. Equally
+many steps for everybody, because who is drawn may hold much more than others."""
+COSTLIER = 1.5  # times what a round of the last method takes, so that two encoders count and a probe's chance does not
 
 Compare = Callable[[Sequence[Experiment]], Iterable[Compared]]
 
@@ -27,33 +30,19 @@ def stabilisers() -> dict[str, Any]:
 def compare_level(experiments: Sequence[Experiment], compare: Compare, probe: Compare) -> list[Compared]:
     """The results of experiments in which every method trains as many FLOPs as the costliest, seed by seed.
 
-    `probe` tells from a few rounds of the first seed which that is. It is run as it stands; all others go on for the
-    least number of rounds that take as much. Should another one turn out to be costlier, it is what the others are
-    held against. Less than a round's work is no difference: rounds are whole, and clients of unequal quantities are
-    drawn. So the last method, which the others are compared with, counts as the costliest if it is one of several.
+    The last method, which the others are compared with, counts as the costliest unless another one takes half as much
+    again; `probe` tells from two rounds of the first seed. The costliest is run as it stands, all others for the least
+    number of rounds that take as much.
     """
-    rounds = experiments[0].rounds
-    costs = {each.experiment.method: _expected(each.result, rounds) for each in probe(_probes(experiments))}
+    costs = {each.experiment.method: _of_a_round(each.result) for each in probe(_probes(experiments))}
     last = experiments[-1].method
     most = max(costs, key=lambda method: costs[method])
-    costliest = most if _costlier(costs[most], costs[last], rounds) else last
-    found: dict[int, Compared] = {}
-    wanted: dict[int, int] = {}
-    turn = [number for number, experiment in enumerate(experiments) if experiment.method == costliest]
-    while turn:
-        budgeted = [_with_budget(experiments[number], wanted) for number in turn]
-        found |= dict(zip(turn, compare(budgeted), strict=True))
-        for number, each in found.items():
-            if each.result["rounds"] == experiments[number].rounds:  # as it stands
-                seed, taken = each.experiment.seed, trained(each.result)
-                if _costlier(taken, wanted.get(seed, 0), rounds):
-                    wanted[seed] = taken
-        turn = [
-            number
-            for number, experiment in enumerate(experiments)
-            if number not in found or trained(found[number].result) < wanted[experiment.seed]
-        ]
-    return [found[number] for number in range(len(experiments))]
+    costliest = most if costs[most] > COSTLIER * costs[last] else last
+    standing = list(compare([each for each in experiments if each.method == costliest]))
+    wanted = {each.experiment.seed: trained(each.result) for each in standing}
+    budgeted = [each.with_(training_flops=wanted[each.seed]) for each in experiments if each.method != costliest]
+    found = {(each.experiment.method, each.experiment.seed): each for each in [*standing, *compare(budgeted)]}
+    return [found[each.method, each.seed] for each in experiments]
 
 
 def trained(result: ResultRecord) -> int:
@@ -71,27 +60,17 @@ def level_note(runs: Sequence[tuple[Mapping[str, Any], ResultRecord]]) -> str:
     for _, result in runs:
         rounds.setdefault(result["method"], set()).add(result["rounds"])
     each = ", ".join(f"{method} {span(taken)} rounds" for method, taken in rounds.items())
-    return f"level: the same stabilisers ({same}), rounds extended to {_teraflops(wanted)} TFLOP: {each}"
+    return f"level: the same stabilisers ({same}), trained for {_teraflops(wanted)} TFLOP: {each}"
 
 
 def _probes(experiments: Sequence[Experiment]) -> list[Experiment]:
-    short = {"rounds": PROBE_ROUNDS, "drift_round": 0, "finetune": False}
-    return [each.with_(**short) for each in experiments if each.seed == experiments[0].seed]
+    return [each.with_(**PROBE) for each in experiments if each.seed == experiments[0].seed]
 
 
-def _expected(result: ResultRecord, rounds: int) -> float:
-    """The FLOPs of so many rounds, from those of a few."""
+def _of_a_round(result: ResultRecord) -> int:
+    """The FLOPs of a round after the first."""
     by_round = result["training_flops_by_round"]
-    return by_round[-1] + (rounds - len(by_round)) * (by_round[-1] - by_round[-2])
-
-
-def _costlier(flops: float, others: float, rounds: int) -> bool:
-    """Whether that is a round's work more, or anything beside nothing."""
-    return flops > others * (1 + 1 / rounds)
-
-
-def _with_budget(experiment: Experiment, wanted: Mapping[int, int]) -> Experiment:
-    return experiment.with_(training_flops=wanted[experiment.seed]) if wanted else experiment
+    return by_round[-1] - by_round[-2]
 
 
 def _teraflops(flops: Sequence[int]) -> str:
