@@ -35,8 +35,15 @@ MARKED = re.compile(r"(?<=^<!-- table: )(?P<name>[^\n]+) -->\n\n(?:\|[^\n]*\n)*"
 Results = Sequence[Mapping[str, Any]]
 
 
-BEFORE = {"feddag-star": 2, "feddag-dagger": 3, "feddag": 4, "experiments.server_momentum:Momentum": 2}
-"""Revisions before clients told how their samples look: rows that were not run again since say so."""
+MOMENTUM = "experiments.server_momentum:Momentum"
+REVISIONS: Sequence[Mapping[str, int]] = (
+    {},
+    {"feddag-star": 4, "feddag-dagger": 5, "feddag": 6},
+    {"feddag-star": 2, "feddag-dagger": 3, "feddag": 4, MOMENTUM: 2},
+)
+"""Today's, those before small differences in looks counted, and those before looks counted at all: rows that were not
+run again since say so."""
+PLAIN_AGE = 2  # from which on heads were random and softmax was over all classes
 
 
 UNVERIFIED = ("pacs", "office-caltech10")
@@ -44,13 +51,13 @@ VISITING = {*SecondarySettings.__annotations__, *SharingSettings.__annotations__
 """Fields that FedDAG has for visiting encoders only."""
 
 
-def kept(file: str, method: str, seeds: Sequence[int], earlier: bool = False, **fields: Any) -> dict[int, Path]:
+def kept(file: str, method: str, seeds: Sequence[int], age: int = 0, **fields: Any) -> dict[int, Path]:
     """The kept results of experiments/<file>.toml, by seed; seeds that were not run are left out."""
     found = {}
-    revision = BEFORE.get(method) if earlier else None
-    if earlier:
+    revision = REVISIONS[age].get(method)
+    if age >= PLAIN_AGE:
         fields |= {"head": "random", "softmax": "all"} | ({"style": False} if revision else {})
-    if method == "feddag" and (earlier or VISITING & set(fields)):
+    if method == "feddag" and (age >= PLAIN_AGE or VISITING & set(fields)):
         fields |= {"sharing": "encoder"}
     for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
         # The key of an unverified dataset also tells in which form it was found, and here it may not be found at all.
@@ -63,16 +70,16 @@ def kept(file: str, method: str, seeds: Sequence[int], earlier: bool = False, **
 
 
 def kept_level(
-    file: str, method: str, costliest: str, seeds: Sequence[int], earlier: bool = False, **fields: Any
+    file: str, method: str, costliest: str, seeds: Sequence[int], age: int, **fields: Any
 ) -> dict[int, Path]:
     """The kept results of a level comparison in which this method was the costliest."""
     equal = {**stabilisers(), **fields}
-    most = kept(file, costliest, seeds, earlier, **equal)
+    most = kept(file, costliest, seeds, age, **equal)
     if method == costliest:
         return most
     found: dict[int, Path] = {}
     for seed, path in most.items():
-        found |= kept(file, method, [seed], earlier, **equal, training_flops=read(path).get("training_flops", 0))
+        found |= kept(file, method, [seed], age, **equal, training_flops=read(path).get("training_flops", 0))
     return found
 
 
@@ -96,18 +103,22 @@ class Row:
 
     @property
     def files(self) -> dict[int, Path]:
-        """Its kept results, by seed: of this code, or else of the revision before."""
-        return self._found(earlier=False) or self._found(earlier=True)
+        """Its kept results, by seed: of this code, or else of the latest revision that has any."""
+        return self._found(self._age)
 
     @property
     def revision(self) -> int | None:
         """That revision, where there are no newer ones."""
-        return None if self._found(earlier=False) else BEFORE.get(self.method)
+        return REVISIONS[self._age].get(self.method)
 
-    def _found(self, earlier: bool) -> dict[int, Path]:
+    @property
+    def _age(self) -> int:
+        return next((age for age in range(len(REVISIONS)) if self._found(age)), 0)
+
+    def _found(self, age: int) -> dict[int, Path]:
         if self.costliest:
-            return kept_level(self.file, self.method, self.costliest, self.seeds, earlier, **self.fields)
-        return kept(self.file, self.method, self.seeds, earlier, **self.fields)
+            return kept_level(self.file, self.method, self.costliest, self.seeds, age, **self.fields)
+        return kept(self.file, self.method, self.seeds, age, **self.fields)
 
 
 @dataclass(frozen=True)
@@ -210,7 +221,6 @@ SHARING_AS_RELEASED = {
     **{"classifier": "source", "secondary_start": "copy", "sources": 2},
     **{"secondary_beside": "own", "source_updates": "sequence"},
 }
-MOMENTUM = "experiments.server_momentum:Momentum"
 PAPER, RELEASED = "feddag-paper", "feddag-released"
 SMALL = {
     "small-label-skew-0.2-q1": "label skew 0.2, quantity 1",
@@ -270,7 +280,7 @@ TABLES = {
         "quantity 0.25", PLAIN, rows_of("fmnist-label-skew-q0.25", LOCAL, FEDAVG, ORACLE)
     ),
     "baselines, quantity 1": Table(
-        "quantity 1", PLAIN, rows_of("fmnist-label-skew-q1.0", LOCAL, FEDAVG, PAPER, RELEASED, ORACLE)
+        "quantity 1", PLAIN, rows_of("fmnist-label-skew-q1.0", LOCAL, FEDAVG, PAPER, RELEASED, FEDDAG, ORACLE)
     ),
     "label skew 0.2": Table("label skew 0.2, quantity 0.25", WHOLE, rows_of("fmnist-label-skew-q0.25", *SIX)),
     "label skew 0.3": Table("label skew 0.3, quantity 1", WHOLE, rows_of("fmnist-label-skew-0.3-q1.0", *SIX)),
