@@ -5,9 +5,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from kept import kept, read
 from playwright.sync_api import sync_playwright
 from screenshots import CHROMIUM, keep
-from tables import AS_PRINTED, FEDDAG, ORACLE, STAR, kept, read
+from tables import AS_PRINTED, FEDDAG, ORACLE, STAR
 
 from feddag.report.page import plotly
 from feddag.report.theme import colour

@@ -4,121 +4,30 @@ A table stands under a line `<!-- table: its name -->`. Its rows are looked up b
 can only show what that experiment, with this code, has produced.
 """
 
-import json
-import math
 import re
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kept import MOMENTUM, ROOT, Row, read
+from measured import drawn_alike, drawn_clustering, drawn_groups, drawn_personal, drawn_released, drawn_rows
+
 from feddag.bench import attacks as bench_attacks
-from feddag.bench import clustering as bench_clustering
-from feddag.bench import groups as bench_groups
 from feddag.bench import landmarks as bench_landmarks
 from feddag.bench import mixed as bench_mixed
 from feddag.bench import power as bench_power
-from feddag.bench import released as bench_released
 from feddag.bench import scale as bench_scale
-from feddag.experiment import read_experiments
-from feddag.methods.feddag.settings import SecondarySettings, SharingSettings
-from feddag.runner.level import span, stabilisers
+from feddag.runner.level import span
 from feddag.runner.paired import paired_difference
 
-ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "docs" / name for name in ("results.md", "fidelity.md", "security.md", "grouping.md", "performance.md")]
 MARKED = re.compile(r"(?<=^<!-- table: )(?P<name>[^\n]+) -->\n\n(?:\|[^\n]*\n)*", re.MULTILINE)
 
 Results = Sequence[Mapping[str, Any]]
-
-
-MOMENTUM = "experiments.server_momentum:Momentum"
-REVISIONS: Sequence[Mapping[str, int]] = (
-    {},
-    {"feddag-star": 4, "feddag-dagger": 5, "feddag": 6},
-    {"feddag-star": 2, "feddag-dagger": 3, "feddag": 4, MOMENTUM: 2},
-)
-"""Today's, those before small differences in looks counted, and those before looks counted at all: rows that were not
-run again since say so."""
-PLAIN_AGE = 2  # from which on heads were random and softmax was over all classes
-
-
-UNVERIFIED = ("pacs", "office-caltech10")
-VISITING = {*SecondarySettings.__annotations__, *SharingSettings.__annotations__} - {"sharing"}
-"""Fields that FedDAG has for visiting encoders only."""
-
-
-def kept(file: str, method: str, seeds: Sequence[int], age: int = 0, **fields: Any) -> dict[int, Path]:
-    """The kept results of experiments/<file>.toml, by seed; seeds that were not run are left out."""
-    found = {}
-    revision = REVISIONS[age].get(method)
-    if age >= PLAIN_AGE:
-        fields |= {"head": "random", "softmax": "all"} | ({"style": False} if revision else {})
-    if method == "feddag" and (age >= PLAIN_AGE or VISITING & set(fields)):
-        fields |= {"sharing": "encoder"}
-    for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
-        # The key of an unverified dataset also tells in which form it was found, and here it may not be found at all.
-        key = one.key(revision)[:8] if one.dataset not in UNVERIFIED else "*"
-        for path in (ROOT / "results").glob(f"{one.title()}-{key}.json"):
-            known = read(path)
-            if one.dataset not in UNVERIFIED or (known["rounds"], known["model"]) == (one.rounds, one.model):
-                found[one.seed] = path
-    return found
-
-
-def kept_level(
-    file: str, method: str, costliest: str, seeds: Sequence[int], age: int, **fields: Any
-) -> dict[int, Path]:
-    """The kept results of a level comparison in which this method was the costliest."""
-    equal = {**stabilisers(), **fields}
-    most = kept(file, costliest, seeds, age, **equal)
-    if method == costliest:
-        return most
-    found: dict[int, Path] = {}
-    for seed, path in most.items():
-        found |= kept(file, method, [seed], age, **equal, training_flops=read(path).get("training_flops", 0))
-    return found
-
-
-def read(path: Path) -> Mapping[str, Any]:
-    result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return result
-
-
-@dataclass(frozen=True)
-class Row:
-    """An experiment in a table, and what the paper prints for it."""
-
-    file: str
-    method: str
-    label: str = ""
-    paper: str = ""
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    seeds: Sequence[int] = (0, 1, 2)
-    costliest: str = ""
-    """Of a level comparison: the method whose training FLOPs all others were given."""
-
-    @property
-    def files(self) -> dict[int, Path]:
-        """Its kept results, by seed: of this code, or else of the latest revision that has any."""
-        return self._found(self._age)
-
-    @property
-    def revision(self) -> int | None:
-        """That revision, where there are no newer ones."""
-        return REVISIONS[self._age].get(self.method)
-
-    @property
-    def _age(self) -> int:
-        return next((age for age in range(len(REVISIONS)) if self._found(age)), 0)
-
-    def _found(self, age: int) -> dict[int, Path]:
-        if self.costliest:
-            return kept_level(self.file, self.method, self.costliest, self.seeds, age, **self.fields)
-        return kept(self.file, self.method, self.seeds, age, **self.fields)
 
 
 @dataclass(frozen=True)
@@ -470,100 +379,6 @@ def drawn(table: Table) -> str:
     rows = [text for row in table.rows if (text := line(table, row)) is not None]
     head = f"| {' | '.join([table.head, *table.columns])} |\n"
     return head + f"|{' --- |' * (len(table.columns) + 1)}\n" + "".join(rows)
-
-
-def drawn_groups(file: str) -> str:
-    """What `feddag bench groups` measured, in the order of its settings."""
-    measured = read(ROOT / "results" / file)["rows"]
-    rows = [
-        row
-        for setting, datasets in bench_groups.WANTED.items()
-        for dataset in datasets
-        for row in measured
-        if (row["setting"], row["dataset"]) == (setting, dataset)
-    ]
-    table = [bench_groups.COLUMNS, *bench_groups.table(rows)]
-    measured_ways = [column for column in zip(*table, strict=True) if set(column[1:]) != {"-"}]
-    head, *body = zip(*measured_ways, strict=True)
-    return lined(head, body)
-
-
-def drawn_clustering() -> str:
-    """What the server's part of grouping costs."""
-    rows = json.loads((ROOT / "results" / "bench-clustering.json").read_text(encoding="utf-8"))["rows"]["server"]
-    return lined(bench_clustering.COLUMNS, bench_clustering.table(rows))
-
-
-def drawn_alike() -> str:
-    """How often alike clients were split, by dataset, as `feddag bench alike` has kept it."""
-    rows = read(ROOT / "results" / "bench-alike.json")["rows"]
-    body = []
-    for dataset in [*dict.fromkeys(row["dataset"] for row in rows), "all"]:
-        these = [row for row in rows if dataset in (row["dataset"], "all")]
-        spans = [span(row[name] for row in these) for name in ("clients", "samples")]
-        split = sum(row["clusters"] > 1 for row in these)
-        body.append([dataset, str(len(these)), *spans, str(split)])
-    return lined(["dataset", "trials", "clients", "samples of the largest", "split"], body)
-
-
-def drawn_rows(bench: Any, file: str) -> str:
-    """What a benchmark has kept in rows, as it prints them itself."""
-    return lined(bench.COLUMNS, bench.table(read(ROOT / "results" / file)["rows"]))
-
-
-def drawn_released(part: str) -> str:
-    """What signatures of small classes give away, or what leaving them out costs: kept by `feddag bench released`."""
-    rows = json.loads((ROOT / "results" / "bench-released.json").read_text(encoding="utf-8"))["rows"][part]
-    if part == "likeness":
-        return lined(bench_released.LIKENESS_COLUMNS, bench_released.likeness_table(rows))
-    return lined(bench_released.GROUP_COLUMNS, bench_released.group_table(rows))
-
-
-PERSONAL = ("group", "full", "alone", "common", "chosen")
-BASELINES = {  # whom what a client chose is held against, and its standard error
-    "alone": ("alone", ""),
-    "common": ("common", ""),
-    "`local`": ("local", "error of the difference to local"),
-    "`fedavg`": ("fedavg", "error of the difference to fedavg"),
-}
-
-
-def drawn_personal(part: str) -> str:
-    """What clients chose, as `experiments/personal.py` has kept it: accuracies, or the gain over other models."""
-    measured = read(ROOT / "results" / "bench-personal.json")
-    body = []
-    for setting, by_seed in measured.items():
-        lists = [name for name, values in by_seed["0"].items() if isinstance(values, list)]
-        clients = {name: [value for one in by_seed.values() for value in one[name]] for name in lists}
-        if part == "accuracy":
-            cells = [f"{statistics.mean(clients[name]):.3f}" for name in PERSONAL]
-            body.append([setting, ", ".join(by_seed), str(len(clients["chosen"])), *cells])
-        else:
-            body.append([setting, *(gain(clients, *baseline) for baseline in BASELINES.values())])
-    if part == "accuracy":
-        return lined(["setting", "seeds", "clients", *PERSONAL], body)
-    return lined(["mean, worst, worse for certain", *BASELINES], body)
-
-
-def gain(clients: Mapping[str, Any], name: str, error: str) -> str:
-    """Mean and worst difference to what was chosen, and how many clients lose more than two standard errors.
-
-    >>> gain({"chosen": [0.5, 1.0], "local": [0.6, 0.5], "e": [0.01, 0.01]}, "local", "e")
-    '+0.200, -0.100, 1'
-    """
-    pairs = list(zip(clients["chosen"], clients[name], strict=True))
-    gains = [chosen - other for chosen, other in pairs]
-    if error:
-        errors = clients[error]
-    else:  # of the difference of two accuracies, each on that many samples
-        tested = zip(pairs, clients["test samples"], strict=True)
-        errors = [math.sqrt((one * (1 - one) + other * (1 - other)) / count) for (one, other), count in tested]
-    certain = sum(difference < -2 * error for difference, error in zip(gains, errors, strict=True))
-    return f"{statistics.mean(gains):+.3f}, {min(gains):+.3f}, {certain}"
-
-
-def lined(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in [head, ["---"] * len(head), *body])
 
 
 def filled(text: str) -> str:

@@ -212,7 +212,7 @@ def test_compare_level_on_the_command_line(in_tmp: Path, monkeypatch, capsys) ->
     assert "vs feddag-star" in page and "Level: the same stabilisers" in page and "TFLOP" in page
     monkeypatch.syspath_prepend(DOCS)
     tables = importlib.import_module("tables")
-    monkeypatch.setattr(tables, "ROOT", in_tmp)
+    monkeypatch.setattr(importlib.import_module("kept"), "ROOT", in_tmp)
     how: dict[str, Any] = {"costliest": "feddag-star", "fields": {"smoothing": 0.5}, "seeds": (0, 1)}
     rows = [tables.Row("tiny", method, **how) for method in ("fedavg", "feddag-star")]
     drawn = tables.drawn(tables.Table("level", ["accuracy", "rounds", "TFLOP", "vs feddag-star"], rows))

@@ -1,0 +1,95 @@
+"""Which kept results belong to which experiment, by key: a row can only show what that experiment has produced."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from feddag.experiment import read_experiments
+from feddag.methods.feddag.settings import SecondarySettings, SharingSettings
+from feddag.runner.level import stabilisers
+
+ROOT = Path(__file__).parent.parent
+MOMENTUM = "experiments.server_momentum:Momentum"
+REVISIONS: Sequence[Mapping[str, int]] = (
+    {},
+    {"feddag-star": 4, "feddag-dagger": 5, "feddag": 6},
+    {"feddag-star": 2, "feddag-dagger": 3, "feddag": 4, MOMENTUM: 2},
+)
+"""Today's, those before small differences in looks counted, and those before looks counted at all: rows that were not
+run again since say so."""
+PLAIN_AGE = 2  # from which on heads were random and softmax was over all classes
+UNVERIFIED = ("pacs", "office-caltech10")
+VISITING = {*SecondarySettings.__annotations__, *SharingSettings.__annotations__} - {"sharing"}
+"""Fields that FedDAG has for visiting encoders only."""
+
+
+def kept(file: str, method: str, seeds: Sequence[int], age: int = 0, **fields: Any) -> dict[int, Path]:
+    """The kept results of experiments/<file>.toml, by seed; seeds that were not run are left out."""
+    found = {}
+    revision = REVISIONS[age].get(method)
+    if age >= PLAIN_AGE:
+        fields |= {"head": "random", "softmax": "all"} | ({"style": False} if revision else {})
+    if method == "feddag" and (age >= PLAIN_AGE or VISITING & set(fields)):
+        fields |= {"sharing": "encoder"}
+    for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
+        # The key of an unverified dataset also tells in which form it was found, and here it may not be found at all.
+        key = one.key(revision)[:8] if one.dataset not in UNVERIFIED else "*"
+        for path in (ROOT / "results").glob(f"{one.title()}-{key}.json"):
+            known = read(path)
+            if one.dataset not in UNVERIFIED or (known["rounds"], known["model"]) == (one.rounds, one.model):
+                found[one.seed] = path
+    return found
+
+
+def kept_level(
+    file: str, method: str, costliest: str, seeds: Sequence[int], age: int, **fields: Any
+) -> dict[int, Path]:
+    """The kept results of a level comparison in which this method was the costliest."""
+    equal = {**stabilisers(), **fields}
+    most = kept(file, costliest, seeds, age, **equal)
+    if method == costliest:
+        return most
+    found: dict[int, Path] = {}
+    for seed, path in most.items():
+        found |= kept(file, method, [seed], age, **equal, training_flops=read(path).get("training_flops", 0))
+    return found
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    result: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result
+
+
+@dataclass(frozen=True)
+class Row:
+    """An experiment in a table, and what the paper prints for it."""
+
+    file: str
+    method: str
+    label: str = ""
+    paper: str = ""
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    seeds: Sequence[int] = (0, 1, 2)
+    costliest: str = ""
+    """Of a level comparison: the method whose training FLOPs all others were given."""
+
+    @property
+    def files(self) -> dict[int, Path]:
+        """Its kept results, by seed: of this code, or else of the latest revision that has any."""
+        return self._found(self._age)
+
+    @property
+    def revision(self) -> int | None:
+        """That revision, where there are no newer ones."""
+        return REVISIONS[self._age].get(self.method)
+
+    @property
+    def _age(self) -> int:
+        return next((age for age in range(len(REVISIONS)) if self._found(age)), 0)
+
+    def _found(self, age: int) -> dict[int, Path]:
+        if self.costliest:
+            return kept_level(self.file, self.method, self.costliest, self.seeds, age, **self.fields)
+        return kept(self.file, self.method, self.seeds, age, **self.fields)
