@@ -125,8 +125,9 @@ def largest(weights: Weights) -> float:
 
 
 def _peak(tensor: Tensor) -> float:
-    array = tensor.numpy()  # NumPy: for small arrays thrice as fast as torch
-    return max(float(array.max()), -float(array.min()))  # a nan among them is the maximum
+    array = tensor.numpy()  # NumPy: for small arrays thrice as fast as torch, and without its methods faster still
+    largest, least = np.maximum.reduce(array, axis=None), np.minimum.reduce(array, axis=None)
+    return max(float(largest), -float(least))  # a nan among them is the maximum
 
 
 def _is_finite(tensor: Tensor) -> bool:

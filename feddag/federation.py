@@ -298,21 +298,35 @@ class Federation:
     def _count(self, jobs: Sequence[Job], replies: Sequence[Reply]) -> None:
         traffic = self.traffic
         steps = {job.client: job.steps for job in jobs}
+        known: dict[tuple[int, ...], list[int]] = {}  # by the steps themselves: clients often share them
         for job in jobs:
-            sent: set[Ref] = set()  # each distinct set of weights travels once, for the first step that needs it
-            for step in job.steps:
-                payload = [item for item in step.payload() if not isinstance(item, Ref) or item not in sent]
-                weight = sum(item.nbytes for item in dict.fromkeys(payload))
-                traffic.down[step.phase or self.phase] += weight
-                sent.update(item for item in payload if isinstance(item, Ref))
-                traffic.down_by_client[job.client] += weight
+            these = tuple(map(id, job.steps))
+            if these not in known:
+                known[these] = _sizes(job.steps)
+            for step, size in zip(job.steps, known[these], strict=True):
+                traffic.down[step.phase or self.phase] += size
+                traffic.down_by_client[job.client] += size
         for reply in replies:
+            up = NUMBER_BYTES  # the sample count
             for step, result in zip(steps[reply.client], reply.results, strict=True):
-                traffic.up[step.phase or self.phase] += result.nbytes
+                size = result.nbytes
+                up += size
+                traffic.up[step.phase or self.phase] += size
                 traffic.samples[step.phase or self.phase] += result.samples
                 traffic.scored[step.phase or self.phase] += result.scored
                 traffic.flops[step.phase or self.phase] += result.flops
                 traffic.samples_by_client[reply.client] += result.samples
                 traffic.flops_by_client[reply.client] += result.flops
-            traffic.up[self.phase] += NUMBER_BYTES  # the sample count
-            traffic.up_by_client[reply.client] += reply.nbytes
+            traffic.up[self.phase] += NUMBER_BYTES
+            traffic.up_by_client[reply.client] += up
+
+
+def _sizes(steps: Iterable[Step]) -> list[int]:
+    """Bytes that travel to a client for each of its steps: weights once, for the first step that needs them."""
+    sent: set[Ref] = set()
+    sizes = []
+    for step in steps:
+        payload = [item for item in step.payload() if not isinstance(item, Ref) or item not in sent]
+        sizes.append(sum(item.nbytes for item in dict.fromkeys(payload)))
+        sent.update(item for item in payload if isinstance(item, Ref))
+    return sizes

@@ -3,7 +3,20 @@
 import hashlib
 
 import numpy as np
+from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import NDArray
+
+Words = NDArray[np.uint64]
+
+
+class _Key(ISeedSequence):
+    """Gives a bit generator its key. Passed as `key`, NumPy first asks the system for entropy, which it then drops."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    def generate_state(self, n_words: int, dtype: object = np.uint64) -> Words:
+        return self._words
 
 
 def stream_key(seed: int, *names: str | int) -> int:
@@ -22,7 +35,7 @@ def rng(seed: int, *names: str | int) -> np.random.Generator:
     np.True_
     """
     words = np.frombuffer(_key(seed, names), "<u8")  # as Philox takes them; an int costs it three times as much
-    return np.random.Generator(np.random.Philox(key=words))
+    return np.random.Generator(np.random.Philox(_Key(words)))  # type: ignore[arg-type]  # NumPy's types name one kind
 
 
 def _key(seed: int, names: tuple[str | int, ...]) -> bytes:

@@ -72,7 +72,7 @@ class Train(Step):
             client.keep(self.keep, only(own, self.parts), self.smoothing)
         return Result(
             weights=only(trained, self.parts) if self.send else None,
-            numbers={"loss": float(losses.numpy().mean())},
+            numbers={"loss": float(np.add.reduce(losses.numpy()) / len(batches))},
             arrays={"losses": losses.double()} if self.losses else {},
             samples=sum(map(len, batches)),
         )

@@ -299,13 +299,12 @@ class NativeTrainer:
         return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
 
     def score_each(self, weights: Weights, x: Tensor, y: Tensor, sizes: Sequence[int]) -> Tensor:
-        # What a sample is worth does not depend on those beside it, so that many short runs are one call. Two, in
-        # fact, which a single run does not need.
+        # What a sample is worth does not depend on those beside it, so that many short runs are one call.
         if len(sizes) == 1:
             return self.score(weights, x, y).sum(0, keepdim=True)
         run = np.repeat(np.arange(len(sizes)), sizes)
-        hits = self.logits(weights, x).numpy().argmax(1) == y.numpy()
-        columns = (hits, np.ones(len(y)), self.losses(weights, x, y).numpy())
+        scores, losses = native.scores_and_losses(self._network, _arrays(weights), native.samples(x), y.numpy())
+        columns = (scores.argmax(1) == y.numpy(), np.ones(len(y)), losses)
         return torch.from_numpy(np.stack([np.bincount(run, column, len(sizes)) for column in columns], axis=1))
 
     def losses(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:

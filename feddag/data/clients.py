@@ -68,6 +68,14 @@ class ClientData:
         part = slice(self.block_offsets[number], self.block_offsets[number + 1])
         return self.test_x[part], self.test_y[part]
 
+    def in_blocks(self, blocks: Sequence[int]) -> tuple[Array, Array, list[int]]:
+        """The samples and labels of some test blocks, one after the other, and how many each block holds."""
+        numbers = np.array(blocks, np.int64)
+        firsts = self.block_offsets[numbers]
+        sizes = self.block_offsets[numbers + 1] - firsts
+        rows = ranges(firsts, sizes)
+        return self.test_x[rows], self.test_y[rows], sizes.tolist()
+
     def size(self, client: int) -> int:
         """How many samples the client trains on."""
         return self._end(client) - int(self.offsets[client])
@@ -85,6 +93,16 @@ class ClientData:
     def map_from(cls, folder: Path) -> "ClientData":
         """The arrays of `write`, mapped and shared between processes, not copied."""
         return cls(**{item.name: np.load(folder / f"{item.name}.npy", mmap_mode="r") for item in fields(cls)})
+
+
+def ranges(firsts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Runs of numbers, one after the other.
+
+    >>> ranges(np.array([7, 2]), np.array([3, 2]))
+    array([7, 8, 9, 2, 3])
+    """
+    ends = np.cumsum(sizes)
+    return np.repeat(firsts - ends + sizes, sizes) + np.arange(ends[-1] if len(ends) else 0)
 
 
 def lay_out(

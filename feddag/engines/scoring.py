@@ -5,14 +5,14 @@ what summed loss; a client's counts are the rows of its blocks, class by class.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from feddag.data.clients import ClientData
+from feddag.data.clients import ClientData, ranges
 from feddag.engines.worker import Score
 from feddag.weights import Ref
 
@@ -35,8 +35,11 @@ class Scorer:
         lists: dict[tuple[int, ...], int] = {}  # most clients share theirs with many others
         clients = range(len(data.block_list_offsets) - 1)
         self._list_of = np.array([lists.setdefault(data.blocks(client), len(lists)) for client in clients], np.int64)
-        self._lists = [np.array(blocks, np.int64) for blocks in lists]
-        self._samples = np.array([self._sizes[blocks].sum() for blocks in self._lists], np.int64)
+        self._lengths = np.fromiter(map(len, lists), np.int64, len(lists))
+        self._firsts = np.cumsum(self._lengths) - self._lengths
+        self._blocks = np.fromiter(chain.from_iterable(lists), np.int64)  # of one list after the other
+        before = np.concatenate([[0], np.cumsum(self._sizes[self._blocks])])
+        self._samples = before[self._firsts + self._lengths] - before[self._firsts]
         self._known: dict[Ref, tuple[Ints, Rows]] = {}
 
     def samples(self, client: int) -> int:
@@ -45,18 +48,18 @@ class Scorer:
 
     def counts(self, models: Sequence[Ref], which: Ints, clients: Ints) -> Tensor:
         """clients x classes x (correct, samples, loss); `which` of the distinct models is each client's."""
-        pairs, place = np.unique(which * len(self._lists) + self._list_of[clients], return_inverse=True)
-        model_of, list_of = pairs // len(self._lists), pairs % len(self._lists)
-        firsts = np.searchsorted(model_of, np.arange(len(models) + 1))
-        blocks = [self._lists[number] for number in list_of.tolist()]
-        held = [np.concatenate(blocks[a:b] or [np.zeros(0, np.int64)]) for a, b in pairwise(firsts)]
-        self._learn(models, [np.unique(own) for own in held])
+        pairs, place = np.unique(which * len(self._lengths) + self._list_of[clients], return_inverse=True)
+        model_of, list_of = pairs // len(self._lengths), pairs % len(self._lengths)
+        lengths = self._lengths[list_of]
+        at, blocks = np.repeat(np.arange(len(pairs)), lengths), self._blocks[ranges(self._firsts[list_of], lengths)]
+        ends = np.searchsorted(model_of[at], np.arange(len(models) + 1)).tolist()
+        parts = [slice(*pair) for pair in pairwise(ends)]
+        self._learn(models, [_distinct(blocks[part]) for part in parts])
         table = np.zeros((len(pairs), self._classes, 3))
-        for number, own in enumerate(held):
-            known, rows = self._known[models[number]]
-            part = range(firsts[number], firsts[number + 1])
-            at = np.repeat(np.array(part, np.int64), [len(blocks[pair]) for pair in part])
-            np.add.at(table, (at, self._labels[own]), rows[np.searchsorted(known, own)])
+        for model, part in zip(models, parts, strict=True):
+            known, rows = self._known[model]
+            places = at[part], self._labels[blocks[part]]
+            np.add.at(table, places, rows[np.searchsorted(known, blocks[part])])
         return torch.from_numpy(table)[torch.from_numpy(place)]
 
     def _learn(self, models: Sequence[Ref], wanted: Sequence[Ints]) -> None:
@@ -81,6 +84,16 @@ class Scorer:
         numbers = np.cumsum(self._sizes[together]) // AT_ONCE
         parts = np.split(together, np.flatnonzero(np.diff(numbers)) + 1) if len(together) else []
         return [*alone[:, None], *parts]
+
+
+def _distinct(blocks: Ints) -> Ints:
+    """Each number once, in order; `np.unique` takes ten times as long for many.
+
+    >>> _distinct(np.array([3, 1, 3]))
+    array([1, 3])
+    """
+    ordered = np.sort(blocks)
+    return ordered[np.diff(ordered, prepend=-1) > 0]
 
 
 def _sorted(parts: Sequence[tuple[Ints, Rows]]) -> tuple[Ints, Rows]:

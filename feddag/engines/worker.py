@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -105,9 +104,8 @@ class Worker:
 
     def _rows(self, weights: Weights, blocks: Sequence[int]) -> Tensor:
         """blocks x (correct, samples, summed loss)."""
-        held = [self._data.block(block) for block in blocks]
-        x, y = self._tensor(np.concatenate([x for x, _ in held])), np.concatenate([y for _, y in held])
-        return self._trainer.score_each(weights, x, torch.from_numpy(y), [len(labels) for _, labels in held])
+        x, y, sizes = self._data.in_blocks(blocks)
+        return self._trainer.score_each(weights, self._tensor(x), torch.from_numpy(y), sizes)
 
     def _score(self, weights: Weights, blocks: Sequence[int]) -> Tensor:
         counts = torch.zeros(int(self._data.num_classes), 3, dtype=torch.float64)
@@ -117,9 +115,7 @@ class Worker:
         return counts
 
     def _test_samples(self, client: ClientId) -> tuple[Tensor, Tensor]:
-        blocks = [self._data.block(number) for number in self._data.blocks(client)]
-        x = np.concatenate([x for x, _ in blocks] or [self._data.test_x[:0]])
-        y = np.concatenate([y for _, y in blocks] or [self._data.test_y[:0]])
+        x, y, _ = self._data.in_blocks(self._data.blocks(client))
         return self._tensor(x), torch.from_numpy(y)
 
     def _aside(self, client: ClientId) -> tuple[Tensor, Tensor]:

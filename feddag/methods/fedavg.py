@@ -35,7 +35,8 @@ class FedAvg(Method):
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
         self.learn_classes(federation)
         model = federation.put(self.weights)
-        replies = federation.ask(Job(client, self.local_work(model)) for client in sampled)
+        work = self.local_work(model)
+        replies = federation.ask(Job(client, work) for client in sampled)
         self.update(self.combined(replies))
 
     def update(self, combined: Weights | None) -> None:

@@ -55,6 +55,7 @@ __all__ = [
     "reason",
     "samples",
     "scores",
+    "scores_and_losses",
     "train",
     "train_many",
 ]
@@ -198,14 +199,23 @@ def evaluate(
 
 def losses(network: Network, weights: dict[str, Array], x: Array, y: NDArray[np.int64]) -> NDArray[np.float64]:
     """The cross-entropy of every sample."""
-    result: NDArray[np.float64] = _call("losses", x, {"network": network, "weights": weights, "x": x, "y": y})
-    return result
+    return scores_and_losses(network, weights, x, y)[1]
 
 
 def scores(network: Network, weights: dict[str, Array], x: Array) -> Array:
     """The class scores of every sample, N x classes (the features, for a network with an empty head)."""
-    result: Array = _call("scores", x, {"network": network, "weights": weights, "x": x})
-    return result
+    found: Array = _call("scores", x, {"network": network, "weights": weights, "x": x})[0]
+    return found
+
+
+def scores_and_losses(
+    network: Network, weights: dict[str, Array], x: Array, y: NDArray[np.int64]
+) -> tuple[Array, NDArray[np.float64]]:
+    """What `scores` and `losses` give, in one pass."""
+    found: tuple[Array, NDArray[np.float64]] = _call(
+        "scores", x, {"network": network, "weights": weights, "x": x, "y": y}
+    )
+    return found
 
 
 def _as_dict(job: Job) -> dict[str, object]:

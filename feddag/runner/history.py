@@ -6,7 +6,8 @@ A checkpoint and the result say what the history was when they were written: a f
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ from feddag.errors import FeddagError
 from feddag.files import open_plain, read_plain, sync
 from feddag.records import ResultRecord, RoundRecord
 from feddag.runner.checked import damaged, parse_history
+from feddag.weights import ClientId
 
 LARGEST_HISTORY = 2**31  # bytes
+_json = partial(json.dumps, ensure_ascii=False, allow_nan=False)
 
 
 class History:
@@ -25,6 +28,7 @@ class History:
         self.path = path
         self._size: int | None = None  # as far as it was written or looked at here
         self._hash = hashlib.sha256()
+        self._clients: tuple[list[ClientId], str] = [], "[]"  # who was there in the last round, and that as text
 
     def read(self, result: ResultRecord | None = None) -> list[RoundRecord]:
         """The rounds recorded so far. With a result, they must be those that it was made of."""
@@ -42,8 +46,7 @@ class History:
 
     def append(self, record: RoundRecord) -> None:
         """Add a round."""
-        line = json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n"
-        content = line.encode("utf-8", "replace")
+        content = f"{self._text(record)}\n".encode("utf-8", "replace")
         before = self._known()
         with os.fdopen(open_plain(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab") as file:
             if os.fstat(file.fileno()).st_size != before:
@@ -82,6 +85,14 @@ class History:
         if self._known():
             sync(self.path)
 
+    def _text(self, record: RoundRecord) -> str:
+        """The record as JSON. Who is there hardly changes, so it becomes text only when it does."""
+        if self._clients[0] != record["clients"]:
+            self._clients = record["clients"], _json(record["clients"])
+        texts = {name: _json(value) for name, value in record.items() if name not in ("clients", "per_client")}
+        texts |= {"clients": self._clients[1], "per_client": _scores(record["per_client"])}
+        return "{" + ", ".join(f"{_json(name)}: {texts[name]}" for name in record) + "}"
+
     def _known(self) -> int:
         """How long it is; what was there before this process is read once."""
         if self._size is None:
@@ -94,3 +105,16 @@ class History:
             return read_plain(self.path, LARGEST_HISTORY)
         except FileNotFoundError:
             return b""
+
+
+def _scores(scores: Sequence[float | None]) -> str:
+    """Scores as JSON. Many clients share one, and a float takes long to become text: each of them becomes it once.
+
+    >>> _scores([0.5, None, 0.25, 0.5])
+    '[0.5, null, 0.25, 0.5]'
+    """
+    if not scores:
+        return "[]"
+    distinct = list(set(scores))
+    texts = dict(zip(distinct, _json(distinct)[1:-1].split(", "), strict=True))
+    return f"[{', '.join([texts[score] for score in scores])}]"

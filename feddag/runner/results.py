@@ -42,8 +42,9 @@ class Accuracy:
         >>> Accuracy.over([0.5, 1.0, math.nan])
         Accuracy(mean=0.75, std=0.25, worst_decile=0.5, per_client=(0.5, 1.0, None))
         """
-        values, place = np.unique(np.asarray(per_client, float), return_inverse=True)  # many clients share a score
-        known = np.sort(values[place])[: np.count_nonzero(~np.isnan(per_client))]
+        # Many clients share a score.
+        values, place, counts = np.unique(np.asarray(per_client, float), return_inverse=True, return_counts=True)
+        known = np.repeat(values, np.where(np.isnan(values), 0, counts))
         if not len(known):
             raise FeddagError("no client has any sample to be scored on")
         worst = known[: math.ceil(len(known) / 10)]

@@ -15,15 +15,15 @@ namespace feddag {
 [[noreturn]] inline void refuse(const std::string& sentence) { throw std::invalid_argument(sentence); }
 
 inline int read_int(py::handle object, const char* field, std::int64_t least) {
-    const std::string text = py::str(object.attr(field));
+    const py::object given = object.attr(field);
     std::int64_t value = -1;
     try {
-        value = object.attr(field).cast<std::int64_t>();
+        value = given.cast<std::int64_t>();
     } catch (const py::cast_error&) {
     }
     if (value < least || value > 1 << 24)
-        refuse(std::string(field) + " of a layer is " + text + ", not a whole number from " + std::to_string(least) +
-               " to 2^24.");
+        refuse(std::string(field) + " of a layer is " + std::string(py::str(given)) + ", not a whole number from " +
+               std::to_string(least) + " to 2^24.");
     return int(value);
 }
 

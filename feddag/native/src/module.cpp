@@ -81,33 +81,26 @@ template <class T> py::tuple evaluate(const py::dict& job) {
     return py::make_tuple(correct, count, loss);
 }
 
-// The cross-entropy of every sample.
-template <class T> py::array_t<double> losses(const py::dict& job) {
+// The class scores of every sample and, where labels are given, its cross-entropy.
+template <class T> py::tuple scores(const py::dict& job) {
     Client<T> client;
     read_samples(client, job);
     build_network(client, job, kScoringBatch);
-    read_labels(client, job);
-    const int classes = client.net->classes();
-    py::array_t<double> all(client.data.count);
-    double* out = all.mutable_data();
-    py::gil_scoped_release unlocked;
-    score(*client.net, client.data, [&](std::int64_t i, const T* row) {
-        out[i] = cross_entropy<T>(row, classes, client.data.y[i], T(1), nullptr);
-    });
-    return all;
-}
-
-template <class T> py::array_t<T> scores(const py::dict& job) {
-    Client<T> client;
-    read_samples(client, job);
-    build_network(client, job, kScoringBatch);
+    const bool labelled = job.contains("y");
+    if (labelled) read_labels(client, job);
     const int classes = client.net->classes();
     py::array_t<T> all({client.data.count, std::int64_t(classes)});
+    py::array_t<double> losses(labelled ? client.data.count : 0);
     T* out = all.mutable_data();
-    py::gil_scoped_release unlocked;
-    score(*client.net, client.data,
-          [&](std::int64_t i, const T* row) { std::copy_n(row, classes, out + i * classes); });
-    return all;
+    double* loss = losses.mutable_data();
+    {
+        py::gil_scoped_release unlocked;
+        score(*client.net, client.data, [&](std::int64_t i, const T* row) {
+            std::copy_n(row, classes, out + i * classes);
+            if (labelled) loss[i] = cross_entropy<T>(row, classes, client.data.y[i], T(1), nullptr);
+        });
+    }
+    return py::make_tuple(all, losses);
 }
 
 py::array_t<std::uint16_t> draws(Key key, std::uint64_t layer, std::uint64_t step, std::size_t count) {
@@ -152,8 +145,6 @@ PYBIND11_MODULE(FEDDAG_MODULE, m) {
     m.def("train_float64", feddag::train_clients<double>);
     m.def("evaluate_float32", feddag::evaluate<float>);
     m.def("evaluate_float64", feddag::evaluate<double>);
-    m.def("losses_float32", feddag::losses<float>);
-    m.def("losses_float64", feddag::losses<double>);
     m.def("scores_float32", feddag::scores<float>);
     m.def("scores_float64", feddag::scores<double>);
 }
