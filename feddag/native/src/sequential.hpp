@@ -160,10 +160,10 @@ private:
         return 1;
     }
 
-    // Whole vectors, or half a one where that is enough.
+    // Whole vectors, but no surplus where that would be half a one or more: the next convolution reads it all.
     static int stored_channels(int channels) {
         constexpr int L = kLanes<T>;
-        return channels <= L / 2 ? L / 2 : round_up(channels, L);
+        return channels <= L / 2 ? channels : round_up(channels, L);
     }
 
     // Conv with its MaxPool and ReLU in either order: a maximum is the same before and after a monotone function.
