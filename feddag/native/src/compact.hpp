@@ -23,7 +23,28 @@ int compact(const Index<T>* from, Index<T> here, const T* grad, int count, int* 
     return kept;
 }
 
+// Appends the lanes of two vectors for which `keep` is set to two lists that have room for whole vectors.
+template <class T>
+int keep_lanes(Vec<Index<T>> keep, Vec<Index<T>> a, Vec<Index<T>> b, Index<T>* to_a, Index<T>* to_b) {
+    int kept = 0;
+    for (int i = 0; i < kLanes<T>; i++) {
+        to_a[kept] = a[i];
+        to_b[kept] = b[i];
+        kept -= int(keep[i]);
+    }
+    return kept;
+}
+
 #if defined(__AVX512F__)
+template <>
+inline int keep_lanes<float>(Vec<std::int32_t> keep, Vec<std::int32_t> a, Vec<std::int32_t> b, std::int32_t* to_a,
+                             std::int32_t* to_b) {
+    const __mmask16 mask = _mm512_movepi32_mask(__m512i(keep));
+    _mm512_storeu_si512(to_a, _mm512_maskz_compress_epi32(mask, __m512i(a)));
+    _mm512_storeu_si512(to_b, _mm512_maskz_compress_epi32(mask, __m512i(b)));
+    return __builtin_popcount(mask);
+}
+
 template <> inline int compact<float>(const std::int32_t* from, std::int32_t here, const float* grad, int count,
                                       int* number, float* value) {
     __m512i numbers = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -49,6 +70,17 @@ inline const std::array<std::array<std::uint8_t, 8>, 256>& lanes_of() {
         return t;
     }();
     return table;
+}
+
+template <>
+inline int keep_lanes<float>(Vec<std::int32_t> keep, Vec<std::int32_t> a, Vec<std::int32_t> b, std::int32_t* to_a,
+                             std::int32_t* to_b) {
+    const int set = _mm256_movemask_ps(__m256(keep));
+    const auto* from = reinterpret_cast<const __m128i*>(lanes_of()[set].data());
+    const __m256i lanes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to_a), _mm256_permutevar8x32_epi32(__m256i(a), lanes));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to_b), _mm256_permutevar8x32_epi32(__m256i(b), lanes));
+    return __builtin_popcount(set);
 }
 
 template <> inline int compact<float>(const std::int32_t* from, std::int32_t here, const float* grad, int count,

@@ -57,6 +57,8 @@ public:
         winners_ = WinnerLists<T>(samples_ * int(origin_.size()), int(window_.size()), channels_);
     }
 
+    const char* way() const override { return winograd_ ? "winograd" : "tiles"; }
+
     void refresh() override {
         const int stride = patch_ / kernel_rows_;
         T* to = packed_.data();

@@ -91,6 +91,8 @@ public:
     virtual void backward(const T* x, const T* y, T* gy, T* gx, const Pass& pass) = 0;
     // Called whenever the parameters have changed.
     virtual void refresh() {}
+    // How it is computed, where there are several ways.
+    virtual const char* way() const { return ""; }
 
     Layout in, out;
     std::vector<Param<T>> params;

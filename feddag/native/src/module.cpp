@@ -109,13 +109,14 @@ py::array_t<std::uint16_t> draws(Key key, std::uint64_t layer, std::uint64_t ste
     return py::array_t<std::uint16_t>(count, all.data());
 }
 
-// Whether the network's sizes fit together for samples like these.
-void check(py::handle network, const py::array& x) {
+// Whether the network's sizes fit together for samples like these; gives the way each layer of the encoder is computed.
+std::vector<std::string> check(py::handle network, const py::array& x) {
     py::dict job;
     job["network"] = network, job["x"] = x;
     Client<float> client;
     read_samples(client, job);
     build_network(client, job, 1);
+    return client.net->encoders[0]->ways();
 }
 
 // Which of the builds this processor can run, best first.

@@ -6,6 +6,7 @@
 
 #include "conv.hpp"
 #include "linear.hpp"
+#include "rows.hpp"
 #include "simple.hpp"
 
 namespace feddag {
@@ -67,6 +68,11 @@ public:
             T* gx = i > last || input_grad_needed ? grads_[i].data() : nullptr;
             layers_[i]->backward(values_[i].data(), values_[i + 1].data(), grads_[i + 1].data(), gx, pass);
         }
+    }
+    std::vector<std::string> ways() const {
+        std::vector<std::string> all;
+        for (const auto& layer : layers_) all.push_back(layer->way());
+        return all;
     }
     template <class Work> void for_each_param(Work work) {
         for (auto& layer : layers_)
@@ -154,10 +160,10 @@ private:
         return 1;
     }
 
-    // Whole vectors, or half a one where that is enough.
+    // Whole vectors, but no surplus where that would be half a one or more: the next convolution reads it all.
     static int stored_channels(int channels) {
         constexpr int L = kLanes<T>;
-        return channels <= L / 2 ? L / 2 : round_up(channels, L);
+        return channels <= L / 2 ? channels : round_up(channels, L);
     }
 
     // Conv with its MaxPool and ReLU in either order: a maximum is the same before and after a monotone function.
@@ -192,7 +198,11 @@ private:
         }
         out.pad = padding_of(layers, next);
         checked(d, out);
-        layers_.push_back(std::make_unique<Conv<T>>(shape, now, out, batch));
+        // The first layer of a part that is a convolution is an encoder's, of which nobody asks for an input gradient.
+        if (layers_.empty() && RowConv<T>::suits(shape, now, out))
+            layers_.push_back(std::make_unique<RowConv<T>>(shape, now, out, batch));
+        else
+            layers_.push_back(std::make_unique<Conv<T>>(shape, now, out, batch));
         now = out;
         return next - i;
     }

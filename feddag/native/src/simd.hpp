@@ -30,11 +30,16 @@ constexpr int kVectorBytes = 16, kTileRows = 6;
 // An integer as wide as T, so that comparing numbers and choosing between integers use the same lanes.
 template <class T> using Index = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
 
-template <class T> struct VectorOf {
-    typedef T type __attribute__((vector_size(kVectorBytes)));
+template <class T, int Lanes = kVectorBytes / int(sizeof(T))> struct VectorOf {
+    typedef T type __attribute__((vector_size(Lanes * sizeof(T))));
 };
 template <class T> using Vec = typename VectorOf<T>::type;
 template <class T> constexpr int kLanes = kVectorBytes / int(sizeof(T));
+
+// Lanes of a part of a vector, or of the least that any processor has.
+template <class T> constexpr int part_lanes(int parts) {
+    return kVectorBytes / parts < 16 ? 16 / int(sizeof(T)) : kLanes<T> / parts;
+}
 
 template <class T> inline Vec<T> load(const T* from) {
     Vec<T> v;
