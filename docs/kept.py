@@ -43,17 +43,15 @@ def kept(file: str, method: str, seeds: Sequence[int], age: int = 0, **fields: A
     return found
 
 
-def kept_level(
-    file: str, method: str, costliest: str, seeds: Sequence[int], age: int, **fields: Any
-) -> dict[int, Path]:
+def kept_level(file: str, method: str, costliest: str, seeds: Sequence[int], **fields: Any) -> dict[int, Path]:
     """The kept results of a level comparison in which this method was the costliest."""
     equal = {**stabilisers(), **fields}
-    most = kept(file, costliest, seeds, age, **equal)
+    most = kept(file, costliest, seeds, **equal)
     if method == costliest:
         return most
     found: dict[int, Path] = {}
     for seed, path in most.items():
-        found |= kept(file, method, [seed], age, **equal, training_flops=read(path).get("training_flops", 0))
+        found |= kept(file, method, [seed], **equal, training_flops=read(path)["training_flops"])
     return found
 
 
@@ -91,5 +89,5 @@ class Row:
 
     def _found(self, age: int) -> dict[int, Path]:
         if self.costliest:
-            return kept_level(self.file, self.method, self.costliest, self.seeds, age, **self.fields)
+            return {} if age else kept_level(self.file, self.method, self.costliest, self.seeds, **self.fields)
         return kept(self.file, self.method, self.seeds, age, **self.fields)
