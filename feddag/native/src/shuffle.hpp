@@ -50,8 +50,8 @@ template <class T> void deal(const T* row, int count, int streams, T* to, int st
     }
 }
 
-// C vectors of pixels, one for each channel, to pixels of C channels: pairs of channels are brought together first, C / 2
-// apart, then pairs of those, until pixels are whole.
+// C vectors of pixels, one for each channel, to pixels of C channels: channels C / 2 apart are brought together first,
+// then pairs of those, until pixels are whole.
 template <class T, int C> inline void transpose(const T* channels, T* pixels) {
     constexpr int L = kLanes<T>;
     Vec<T> now[C], next[C];
