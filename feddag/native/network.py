@@ -119,6 +119,9 @@ def translate(module: nn.Module) -> Network:
     >>> translate(nn.Sequential(nn.Linear(4, 2), nn.ReLU())).encoder
     (Linear(name='0', inputs=4, outputs=2, bias=True), ReLU())
     """
+    named = list(module.named_parameters(remove_duplicate=False))
+    if len({id(parameter) for _, parameter in named}) < len(named):
+        raise Unsupported(f"{type(module).__name__} uses some of its weights twice")
     parts = dict(module.named_children())
     first = "primary" if "primary" in parts else "encoder"
     if first not in parts or "head" not in parts:
@@ -131,7 +134,9 @@ def translate(module: nn.Module) -> Network:
 
 def _layers(module: nn.Module, name: str) -> Iterator[Layer]:
     if type(module) is nn.Sequential:
-        for child_name, child in module.named_children():
+        # Not named_children(), which leaves out a layer that stands there a second time.
+        children = [(n, child) for n, child in module.named_modules(remove_duplicate=False) if n and "." not in n]
+        for child_name, child in children:
             yield from _layers(child, f"{name}.{child_name}" if name else child_name)
     elif not isinstance(module, nn.Identity):
         yield _layer(module, name)

@@ -123,6 +123,15 @@ def test_what_cannot_be_described_is_named() -> None:
         assert message in native.obstacle(model, (3, 8, 8))
 
 
+def test_a_layer_that_stands_there_twice_is_computed_twice() -> None:
+    relu, linear = nn.ReLU(), nn.Linear(4, 4)
+    network = native.describe(Single(nn.Sequential(nn.Flatten(), relu, linear, relu), nn.Identity()), (1, 2, 2))
+    assert network is not None
+    assert network.encoder == (Flatten(), ReLU(), Linear("encoder.2", 4, 4), ReLU())
+    tied = Single(nn.Sequential(nn.Flatten(), linear, relu, linear), nn.Identity())
+    assert "uses some of its weights twice" in native.obstacle(tied, (1, 2, 2))
+
+
 def test_without_a_build_everything_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "_kernels", None)
     monkeypatch.setattr(native, "_reason", "there is no compiler")
