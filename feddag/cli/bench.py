@@ -1,7 +1,7 @@
 """feddag bench ...: measurements of speed, and of whether groups are right."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +10,7 @@ import typer
 from feddag.cli.common import JsonOption, console, whole_numbers
 from feddag.cli.help import Command, new_app
 from feddag.console import print_line, show_table
-from feddag.errors import FeddagError
+from feddag.errors import FeddagError, nearest
 from feddag.files import write_atomically
 
 app = new_app("How fast it is on this machine, and whether groups are right.")
@@ -86,9 +86,7 @@ def bench_mixed(
     """
     from feddag.bench import mixed
 
-    chosen = [name.strip() for name in settings.split(";") if name.strip()]
-    if unknown := set(chosen) - set(mixed.SETTINGS):
-        raise FeddagError(f"--settings '{unknown.pop()}': allowed are {'; '.join(mixed.SETTINGS)}")
+    chosen = named_settings(settings, mixed.SETTINGS)
     rows = mixed.measure(json_file, whole_numbers("--seeds", seeds), chosen)
     show_table(console, "mixed differences and rare groups", mixed.COLUMNS, mixed.table(rows), texts=2)
 
@@ -175,10 +173,7 @@ def bench_groups(
     """
     from feddag.bench import groups
 
-    wanted = [name.strip() for name in settings.split(";") if name.strip()]
-    for name in wanted:
-        if name not in groups.SETTINGS:
-            raise FeddagError(f"--settings '{name}' is not one of {'; '.join(groups.SETTINGS)}")
+    wanted = named_settings(settings, groups.SETTINGS)
     sets = [name for name in datasets.split(",") if name]
     signing = signed.split(",")
     if unknown := set(signing) - set(groups.SIGNED):
@@ -230,10 +225,23 @@ def bench_landmarks(
     """
     from feddag.bench import landmarks
 
-    names = settings.split(";") if settings else list(landmarks.SETTINGS)
+    names = named_settings(settings, landmarks.SETTINGS) or list(landmarks.SETTINGS)
     many = whole_numbers("--seeds", seeds), whole_numbers("--clients", clients)
     rows = landmarks.measure(json_file, datasets.split(","), *many, names)
     show_table(console, "all pairs and landmarks", landmarks.COLUMNS, landmarks.table(rows), texts=2)
+
+
+def named_settings(text: str, known: Iterable[str]) -> list[str]:
+    """Names of settings, some of which have a comma in them.
+
+    >>> named_settings("iid; 20 clients", ["iid", "20 clients"])
+    ['iid', '20 clients']
+    """
+    names = [name.strip() for name in text.split(";") if name.strip()]
+    for name in names:
+        if name not in known:
+            raise FeddagError(f"--settings '{name}' is not one of {'; '.join(known)}{nearest(name, known)}")
+    return names
 
 
 def show_bench(

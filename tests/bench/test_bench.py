@@ -12,6 +12,7 @@ from feddag import native
 from feddag.bench import attacks, clustering, peers, released, scale, train
 from feddag.bench import round as whole_round
 from feddag.bench.common import split_into_clients, synthetic_dataset
+from feddag.cli import main
 from feddag.client.trainer import NativeTrainer
 from feddag.errors import FeddagError
 
@@ -276,3 +277,13 @@ def test_a_class_of_one_sample_is_shown_as_it_is_and_one_of_many_is_not(monkeypa
     one, many = released._likeness("digits", 1), released._likeness("digits", 50)
     assert one["own"] == 1 and one["told_apart"] == 1 and one["others"] < 0.8
     assert many["own"] < 0.97 and many["told_apart"] < 0.8
+
+
+@pytest.mark.parametrize("command", ["groups", "mixed", "landmarks"])
+def test_an_unknown_setting_is_refused_with_a_suggestion(command: str, monkeypatch, capsys) -> None:
+    known = {"groups": "4 corruptions", "mixed": "corruptions, unequal", "landmarks": "concept-shift"}[command]
+    monkeypatch.setattr(sys, "argv", ["feddag", "bench", command, "--settings", known[:-1]])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.rstrip().endswith(f"; did you mean '{known}'?")
