@@ -25,7 +25,7 @@ LEAST_FREEDOM = 10.0  # samples beyond class means, for each statistic, below wh
 TRUSTED = 20.0  # degrees of freedom from which on a client's own variance outweighs the usual one
 LEVEL = 0.01  # chance that any of the clients is kept apart by noise
 LEAST = 3 / 90  # distances below are no difference, however certain
-SCALE = 4.0  # excess at which a distance is 1 - 1/e; the least difference is then an eighth of a sample's variance
+SCALE = 8.0  # excess at which a distance is 1 - 1/e
 LEAST_EXCESS = -SCALE * float(np.log1p(-LEAST))
 SURE = 2.0  # standard deviations that are added to an excess when the nearest pair is looked for
 
@@ -33,7 +33,7 @@ SURE = 2.0  # standard deviations that are added to an excess when the nearest p
 def style_distance(excess: Array) -> Array:
     """From an excess, in squared standard deviations of single samples, to a distance below 1.
 
-    >>> style_distance(np.array([0.0, 4.0, -4.0])).round(3).tolist()
+    >>> style_distance(np.array([0.0, 8.0, -8.0])).round(3).tolist()
     [0.0, 0.632, -0.632]
     """
     distance: Array = np.sign(excess) * -np.expm1(-np.abs(excess) / SCALE)

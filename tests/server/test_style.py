@@ -91,7 +91,7 @@ def test_an_excess_by_hand() -> None:
     assert excess == pytest.approx(3.75)
     assert deviation == pytest.approx(np.sqrt(2 * 0.25**2 + 4 * 3.75 * 0.25))
     assert bound == pytest.approx(0.25 * chi2.isf(LEVEL / 2, 1) - 0.25)
-    assert style_distance(excess) == pytest.approx(1 - np.exp(-3.75 / 4))
+    assert style_distance(excess) == pytest.approx(1 - np.exp(-3.75 / 8))
 
 
 def test_classes_count_by_how_much_both_hold_of_them() -> None:
