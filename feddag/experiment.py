@@ -247,7 +247,7 @@ class Experiment(BaseModel):
     @property
     def local(self) -> LocalSettings:
         """How clients train."""
-        known = dict(self) | {"balanced": self.settings.balanced, "held": self.settings.softmax == "held"}
+        known = dict(self) | {"balanced": self.settings.balanced, "held": self.settings.softmax != "all"}
         return LocalSettings(**{name: known[name] for name in LocalSettings.__dataclass_fields__})
 
     def worker_config(self, model: ModelSpec) -> WorkerConfig:

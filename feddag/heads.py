@@ -9,9 +9,10 @@ from torch.nn import functional
 
 from feddag.errors import FeddagError
 from feddag.rng import rng
-from feddag.weights import Weights
+from feddag.weights import Weights, only
 
-WEIGHT, BIAS = "head.weight", "head.bias"
+HEAD = "head"
+WEIGHT, BIAS = f"{HEAD}.weight", f"{HEAD}.bias"
 SHARPNESS = 4.0  # length of a class's direction
 OUT_OF_REACH = -1e3  # a score whose exponential is 0 in any float, beside whatever other scores
 
@@ -19,7 +20,7 @@ OUT_OF_REACH = -1e3  # a score whose exponential is 0 in any float, beside whate
 def check_linear(weights: Weights) -> None:
     """Refuse a model whose head is not one linear layer."""
     if WEIGHT not in weights or BIAS not in weights or weights[WEIGHT].ndim != 2:
-        raise FeddagError("head = 'sharp' and softmax = 'held' need a model with a linear head with a bias")
+        raise FeddagError("head = 'sharp' and a softmax over some classes need a model with a linear head with a bias")
 
 
 def directions(classes: int, features: int, seed: int) -> Tensor:
@@ -74,6 +75,30 @@ def without(weights: Weights, absent: Tensor | None) -> Weights:
         return weights
     bias = weights[BIAS].masked_fill(absent.to(weights[BIAS].device), OUT_OF_REACH)
     return weights | {BIAS: bias}
+
+
+class Restricted:
+    """A model as clients use it who answer only with classes that they hold: the model, and over it a head of theirs.
+
+    Clients that hold the same classes get the same object, as long as the model is the same.
+
+    >>> used, model = Restricted(), {"head.weight": torch.ones(2, 1), "head.bias": torch.zeros(2)}
+    >>> used.to(model, [1])[1]["head.bias"]
+    tensor([-1000.,     0.])
+    """
+
+    def __init__(self) -> None:
+        self._model: Weights = {}
+        self._heads: dict[tuple[int, ...], Weights] = {}
+
+    def to(self, model: Weights, held: Sequence[int]) -> tuple[Weights, Weights]:
+        """The model for clients that hold these classes."""
+        if model is not self._model:
+            self._model, self._heads = model, {}
+        classes = tuple(held)
+        if classes not in self._heads:
+            self._heads[classes] = only(without(model, absent_classes(model, classes)), (HEAD,))
+        return model, self._heads[classes]
 
 
 def with_rows_of(weights: Weights, other: Weights, absent: Tensor | None) -> Weights:

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from feddag.client.step import Client, Result, Step
+from feddag.heads import without
 from feddag.models import ModelSpec
 from feddag.weights import ModelSource
 
@@ -37,6 +38,7 @@ class Evaluate(Step):
 class Choose(Step):
     """The model with the least loss on the client's training samples: later steps of the job go on from it.
 
+    The loss is that of training: where this knows the client's own classes only, others have no say here either.
     Sent are the mean loss of each, and which one was chosen (the first of equals).
     """
 
@@ -53,7 +55,8 @@ class Choose(Step):
 
     def run(self, client: Client) -> Result:
         candidates = [client.weights(source) for source in self.models]
-        losses = torch.stack([client.counts(weights)[:, 2].sum() for weights in candidates]) / len(client.y)
+        answering = [without(weights, client.absent(client.settings)) for weights in candidates]
+        losses = torch.stack([client.counts(weights)[:, 2].sum() for weights in answering]) / len(client.y)
         chosen = int(losses.argmin())
         client.current = candidates[chosen]
         return Result(
@@ -76,7 +79,7 @@ class Monitor(Step):
         return "told class counts that cannot be" if (counts < 0).any() else None
 
     def run(self, client: Client) -> Result:
-        table = client.counts(client.weights(self.model))
+        table = client.counts(without(client.weights(self.model), client.absent(client.settings)))
         counts = torch.bincount(client.y[client.released(self.least_per_class)], minlength=client.num_classes).double()
         loss = (table[:, 2].sum() / len(client.y)).reshape(1)
         return Result(arrays={"counts": counts, "loss": loss}, scored=len(client.y))

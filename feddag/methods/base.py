@@ -38,9 +38,9 @@ class MethodSettings(BaseModel):
     head: Literal["random", "sharp"] = Field(
         "random", description="first head: random, or a long direction for each class, at right angles"
     )
-    softmax: Literal["all", "held"] = Field(
+    softmax: Literal["all", "held", "own"] = Field(
         "all",
-        description="classes that the loss tells apart: all, or those that the cluster (or client) holds",
+        description="classes that the loss tells apart: all, those that the cluster (or client) holds, or the client's",
     )
 
     came_later: ClassVar[Mapping[str, Any]] = {
@@ -103,7 +103,7 @@ class Method(Stateful, ABC):
         self._settings = settings
         self.held: dict[ClientId, Weights] = {}
         self.classes: dict[ClientId, list[int]] = {}
-        """What each client holds, where the softmax runs over the classes that are held."""
+        """What each client holds, where the softmax does not run over all classes."""
         self._suspects: dict[ClientId, float] = {}
 
     @classmethod
@@ -129,13 +129,13 @@ class Method(Stateful, ABC):
     def initial_weights(self, federation: Federation, name: str = "model") -> Weights:
         """Random weights that belong to a name, with the head that the field `head` asks for."""
         weights = federation.initial_weights(name)
-        if self._settings.softmax == "held":
+        if self._settings.softmax != "all":
             check_linear(weights)
         return sharpened(weights, federation.seed) if self._settings.head == "sharp" else weights
 
     def learn_classes(self, federation: Federation) -> None:
         """Ask those who have not told which classes they hold, where that matters."""
-        if self._settings.softmax != "held":
+        if self._settings.softmax == "all":
             return
         if unknown := [client for client in federation.clients if client not in self.classes]:
             with federation.in_phase("classes"):
@@ -151,18 +151,19 @@ class Method(Stateful, ABC):
 
         With `sampling` in clusters, so many of each, and of those that belong to none yet.
         """
-        clusters = self.clusters() if self._settings.sampling == "clusters" else None
-        if clusters is None:
+        strata = self.strata() if self._settings.sampling == "clusters" else None
+        if strata is None:
             return _drawn(federation.clients, federation.participation, federation.rng("sample"))
         generator = federation.rng("sample in clusters")
         sampled: list[ClientId] = []
-        for cluster in [*sorted(set(clusters.values())), None]:
-            if members := [client for client in federation.clients if clusters.get(client) == cluster]:
+        for stratum in [*sorted(set(strata.values())), None]:
+            if members := [client for client in federation.clients if strata.get(client) == stratum]:
                 sampled += _drawn(members, federation.participation, generator)
         return sorted(sampled)
 
     def join(self, federation: Federation, newcomers: Sequence[ClientId]) -> None:
         """Clients that were not there before take part from now on."""
+        self.learn_classes(federation)
 
     def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
         """Clients have left for good."""
@@ -170,6 +171,10 @@ class Method(Stateful, ABC):
     def clusters(self) -> dict[ClientId, int] | None:
         """The group of each client; None for a method that makes no groups."""
         return None
+
+    def strata(self) -> dict[ClientId, int] | None:
+        """Groups of which each gets its share of the participants, where `sampling` is by clusters: the clusters."""
+        return self.clusters()
 
     def diagnostics(self) -> Diagnostics:
         """What led to the groups, for a report; every part is optional."""

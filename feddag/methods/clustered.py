@@ -5,6 +5,7 @@ A method says how clusters are founded (`start`) and, where it differs from FedA
 change (`adapt`) and where a newcomer belongs (`place`).
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -14,11 +15,11 @@ from feddag.client.evaluate import Choose
 from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies, Reply
-from feddag.heads import absent_classes, without
+from feddag.heads import Restricted, absent_classes, without
 from feddag.methods.base import Method, MethodSettings
 from feddag.records import Diagnostics
 from feddag.server.clusters import Clusters
-from feddag.weights import Choice, ClientId, Ref, Served, Weights
+from feddag.weights import Choice, ClientId, Ref, Served, Weights, overlaid
 
 
 class ClusteredSettings(MethodSettings):
@@ -39,6 +40,7 @@ class ClusteredMethod(Method):
         self.groups = Clusters()
         self._held: dict[int, tuple[int, ...]] | None = None
         self._restricted: dict[int, tuple[Weights, tuple[int, ...], Weights]] = {}
+        self._used: defaultdict[int, Restricted] = defaultdict(Restricted)
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
         if unplaced := [client for client in sampled if client not in self.groups.cluster_of]:
@@ -65,9 +67,10 @@ class ClusteredMethod(Method):
         return Train(models[cluster], held=self.held_in(cluster))
 
     def held_in(self, cluster: int) -> tuple[int, ...]:
-        """The classes that any client of a cluster is known to hold; none where the softmax runs over all."""
-        if self._settings.softmax == "all":
-            return ()
+        """The classes that a cluster's clients tell apart beside their own: those that any of them is known to hold."""
+        return self._held_together(cluster) if self._settings.softmax == "held" else ()
+
+    def _held_together(self, cluster: int) -> tuple[int, ...]:
         if self._held is None:  # asked for every client: put together once for all, and again when anything has changed
             together: dict[int, set[int]] = {}
             for client, own in self.groups.cluster_of.items():
@@ -93,6 +96,7 @@ class ClusteredMethod(Method):
         return {reply.client: clusters[chosen(reply)] for reply in replies}
 
     def join(self, federation: Federation, newcomers: Sequence[ClientId]) -> None:
+        super().join(federation, newcomers)
         for client, cluster in self.place(federation, newcomers).items():
             self.groups.move(client, cluster)
             federation.tell("join", f"client {client} joined cluster {cluster}", [client])
@@ -106,14 +110,26 @@ class ClusteredMethod(Method):
         self._held = None
 
     def model_of(self, client: ClientId) -> Served:
-        """Its cluster's model; a client that has no cluster takes the best of all on its training samples."""
-        if client in self.groups.cluster_of:
-            return self.used_in(self.groups.cluster_of[client])
-        return Choice(tuple(self.groups.served.values()))
+        """Its cluster's model, answering with what its loss tells apart; without a cluster, the best on its samples."""
+        if client not in self.groups.cluster_of:
+            return Choice(self.all_used_by(client))
+        return self.used_by(client, self.groups.cluster_of[client])
+
+    def used_by(self, client: ClientId, cluster: int) -> Weights | tuple[Weights, Weights]:
+        """A cluster's model for a client; where its loss tells only its own classes apart, with a head of its own."""
+        if self._settings.softmax == "own" and (held := self.held_by(client)):
+            return self._used[cluster].to(self.groups.served[cluster], held)
+        return self.used_in(cluster)
+
+    def all_used_by(self, client: ClientId) -> tuple[Weights, ...]:
+        """Every cluster's model as this client would use it, each whole."""
+        used = (self.used_by(client, cluster) for cluster in self.groups.served)
+        return tuple(overlaid(model) if isinstance(model, tuple) else model for model in used)
 
     def used_in(self, cluster: int) -> Weights:
-        """What a cluster's clients use: where the softmax ran over its classes, it answers with one of these."""
-        served, held = self.groups.served[cluster], self.held_in(cluster)
+        """A cluster's model: where the softmax did not run over all classes, it answers with those of the cluster."""
+        served = self.groups.served[cluster]
+        held = () if self._settings.softmax == "all" else self._held_together(cluster)
         if not held:
             return served
         before = self._restricted.get(cluster)

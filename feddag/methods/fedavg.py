@@ -6,11 +6,9 @@ from typing import ClassVar
 from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies
-from feddag.heads import absent_classes, without
+from feddag.heads import Restricted
 from feddag.methods.base import Method, MethodSettings
-from feddag.weights import ClientId, Ref, Served, Weights, only, smoothed
-
-HEAD = "head"
+from feddag.weights import ClientId, Ref, Served, Weights, smoothed
 
 
 class FedAvg(Method):
@@ -27,7 +25,7 @@ class FedAvg(Method):
         self.served: Weights = {}
         """What clients use where that is smoothed; empty where it is `weights`."""
         self.updates = 0
-        self._biases: dict[tuple[int, ...], Weights] = {}
+        self._used = Restricted()
 
     def start(self, federation: Federation) -> None:
         self.weights = self.initial_weights(federation)
@@ -43,7 +41,7 @@ class FedAvg(Method):
         """Go on with a new global model."""
         if combined is None:
             return  # nobody answered: keep what we have
-        self.weights, self._biases = combined, {}
+        self.weights = combined
         if smoothing := self._settings.smoothing:
             self.updates += 1
             self.served = smoothed(self.served, combined, smoothing, self.updates)
@@ -63,9 +61,4 @@ class FedAvg(Method):
     def model_of(self, client: ClientId) -> Served:
         """The common model; where clients' losses knew only their own classes, it answers with one of these."""
         common, held = self.common(), self.held_by(client)
-        if not held:
-            return common
-        held = tuple(held)
-        if held not in self._biases:
-            self._biases[held] = only(without(common, absent_classes(common, held)), (HEAD,))
-        return common, self._biases[held]
+        return self._used.to(common, held) if held else common

@@ -155,7 +155,7 @@ class FedRC(ClusteredMethod):
     def model_of(self, client: ClientId) -> Served:
         if self._settings.hard or client not in self.shares:
             return super().model_of(client)
-        return Mixture(tuple(map(self.used_in, self.groups.served)), tuple(self.shares[client]))
+        return Mixture(self.all_used_by(client), tuple(self.shares[client]))
 
     def diagnostics(self) -> Diagnostics:
         return compared_by_shares(self.shares)

@@ -1,17 +1,20 @@
 """A loss over the classes that are held, and a head that starts sharp."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 import feddag
+from feddag.client.evaluate import Choose, Monitor
 from feddag.client.step import Client
 from feddag.client.train import Anchor, Train
 from feddag.client.trainer import LocalSettings, make_trainer, native_network
 from feddag.errors import FeddagError
-from feddag.heads import OUT_OF_REACH, check_linear, sharpened
+from feddag.heads import OUT_OF_REACH, Restricted, check_linear, sharpened
 from feddag.models import ModelSpec
-from feddag.weights import Weights
+from feddag.weights import Ref, Weights
 
 SPEC = ModelSpec("mlp", (6,), 5)
 
@@ -112,3 +115,47 @@ def test_models_answer_with_what_their_clients_or_clusters_hold(method: str) -> 
     plain, others = answers(method, "all")
     assert max(map(len, classes)) <= 2 and classes != others  # a client of label skew 0.2 holds two of ten
     assert accuracy >= plain
+
+
+PAIRS = FIELDS | {"partition": "pathological", "classes_per_client": 2, "balanced": True}
+
+
+def answered(method: str, **fields: Any) -> list[int]:
+    """Of each client, each of whom holds two classes: how many its model ever answers with."""
+    run = feddag.run(feddag.Experiment(method=method, **PAIRS | fields))
+    noise = np.random.default_rng(0).integers(0, 17, (400, 8, 8, 1)).astype(np.uint8)
+    return [len(set(run.model(client).predict(noise))) for client in range(8)]
+
+
+def test_inside_a_cluster_clients_answer_with_their_own_classes_or_with_all_of_their_cluster() -> None:
+    one_cluster = {"method": "feddag", "clusters": 1}
+    assert max(answered(**one_cluster, softmax="own")) <= 2
+    assert min(answered(**one_cluster, softmax="held")) > 2
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ifca"])
+def test_a_newcomer_answers_with_its_own_classes(method: str) -> None:
+    assert max(answered(method, softmax="own", holdout=0.25)) <= 2
+
+
+def test_clients_of_one_cluster_that_hold_the_same_share_what_they_use() -> None:
+    used = Restricted()
+    model = {"head.weight": torch.ones(3, 1), "head.bias": torch.zeros(3), "encoder.w": torch.zeros(2)}
+    whole, head = used.to(model, [0, 2])
+    assert whole is model and used.to(model, (0, 2))[1] is head and set(head) == {"head.weight", "head.bias"}
+    assert head["head.bias"].tolist() == [0, OUT_OF_REACH, 0]
+    assert used.to(dict(model), [0, 2])[1] is not head  # another model, another head
+
+
+@pytest.mark.parametrize(("held", "chosen"), [(True, 0), (False, 1)])
+def test_a_model_is_chosen_and_watched_by_the_classes_that_training_knows(held: bool, chosen: int) -> None:
+    """The first model is right, but for a class that the client does not hold; the second knows nothing."""
+    one, start = client(held=held, native=False)
+    plain = {name: torch.zeros_like(value) for name, value in start.items()}
+    right = one.fit(start, [np.arange(40)] * 50, held=())[0]
+    right = right | {"head.bias": right["head.bias"] + torch.tensor([0.0, 0.0, 0.0, 0.0, 20.0])}
+    one.fetch = lambda ref: right if ref == Ref("right", 0) else plain
+    choice = Choose((Ref("right", 0), Ref("plain", 0))).run(one).arrays
+    assert int(choice["chosen"]) == chosen
+    loss = float(Monitor(Ref("right", 0)).run(one).arrays["loss"])
+    assert loss == pytest.approx(float(choice["losses"][0])) and (loss < 0.7) == held
