@@ -88,7 +88,7 @@ def test_flops_that_are_never_counted_are_out_of_reach(monkeypatch) -> None:
 # All of it ------------------------------------------------------------------------------------------------------------
 
 
-def compared(folder: Path, methods: str, rounds: int = 3) -> tuple[list[Compared], list[str]]:
+def compared(folder: Path, methods: str, rounds: int = 3, **fields: Any) -> tuple[list[Compared], list[str]]:
     """A level comparison, and what was run for it."""
     began: list[str] = []
 
@@ -99,7 +99,7 @@ def compared(folder: Path, methods: str, rounds: int = 3) -> tuple[list[Compared
     def compare(experiments: Any) -> Any:
         return compare_methods(experiments, folder / "runs", folder / "results", watching, counted=True)
 
-    given = {**stabilisers(), "rounds": rounds, **QUICK}
+    given = {**stabilisers(), "rounds": rounds, **QUICK, **fields}
     experiments = read_experiments(None, given, methods.split(","), [0, 1])
     return compare_level(experiments, compare, compare), began
 
@@ -162,6 +162,11 @@ def test_what_a_round_costs_does_not_depend_on_who_is_drawn(tmp_path: Path) -> N
     assert len(told) == 6 and len(set(told)) == 1
 
 
+def test_a_comparison_that_does_not_score_every_round_can_be_level(tmp_path: Path) -> None:
+    first, _ = compared(tmp_path, "fedavg", evaluate_every=2)
+    assert [len(each.result["training_flops_by_round"]) for each in first] == [2, 2]  # after rounds 2 and 3
+
+
 def test_a_result_that_is_too_old_to_tell_its_flops_is_run_again(tmp_path: Path) -> None:
     first, _ = compared(tmp_path, "fedavg", rounds=2)
     assert len(first) == 2
@@ -178,7 +183,7 @@ def test_the_note_says_what_was_made_equal() -> None:
     fields = [stabilisers() | {"training_flops": flops} for flops in (7 * 10**12, 8 * 10**12)]
     assert level_note(list(zip([*fields, stabilisers()], results, strict=True))) == (
         "level: the same stabilisers (sampling = clusters, balanced = true, smoothing = 0.7, head = sharp, "
-        "softmax = held), trained for 7-8 "
+        "softmax = own), trained for 7-8 "
         "TFLOP: fedavg 60-63 rounds, feddag 30 rounds"
     )
     assert span([4]) == "4"
@@ -204,7 +209,7 @@ def test_compare_level_on_the_command_line(in_tmp: Path, monkeypatch, capsys) ->
             main()
         said = capsys.readouterr()
         assert ended.value.code == 0, said.err
-        assert "balanced = true, smoothing = 0.5, head = sharp, softmax = held)" in said.out
+        assert "balanced = true, smoothing = 0.5, head = sharp, softmax = own)" in said.out
         [head] = [line for line in said.out.splitlines() if line.startswith("method")]
         assert head.split()[-9:] == ["rounds", "vs", "feddag-star", "MB", "up", "MB", "down", "sec", "TFLOP"]
         assert re.search(r"^fedavg .* [+-]0\.\d{3} \[[+-]\d\.\d{3}, [+-]\d\.\d{3}\] ", said.out, re.MULTILINE)

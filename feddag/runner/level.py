@@ -9,7 +9,7 @@ from feddag.records import ResultRecord
 from feddag.runner.compare import Compared
 
 STABILISERS = ("sampling", "balanced", "smoothing", "head", "softmax")
-PROBE = {"rounds": 2, "steps": 5, "finetune": False, "drift_round": 0, "join_round": 0}
+PROBE = {"rounds": 2, "steps": 5, "finetune": False, "drift_round": 0, "join_round": 0, "evaluate_every": 1}
 """What tells how costly a round is: the first may begin with a warm-up, the second is like all further ones. Equally
 many steps for everybody, because who is drawn may hold much more than others."""
 COSTLIER = 1.5  # times what a round of the last method takes, so that two encoders count and a probe's chance does not
@@ -21,7 +21,7 @@ def stabilisers() -> dict[str, Any]:
     """The fields that are made equal, as the default method has them: it has the most.
 
     >>> stabilisers()
-    {'sampling': 'clusters', 'balanced': True, 'smoothing': 0.7, 'head': 'sharp', 'softmax': 'held'}
+    {'sampling': 'clusters', 'balanced': True, 'smoothing': 0.7, 'head': 'sharp', 'softmax': 'own'}
     """
     fields = find_method(DEFAULT_METHOD).Settings.model_fields
     return {name: fields[name].default for name in STABILISERS}
