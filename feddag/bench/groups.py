@@ -54,20 +54,22 @@ WANTED: dict[str, tuple[str, ...]] = {
     "20 clients": ("fmnist",),
     "1,000 clients": ("fmnist",),
 }
+PLAIN = {"steps": 20, "inputs": "raw", "balanced": False, "halves": False, "per_class": None}
 SIGNED: dict[str, dict[str, Any]] = {
-    "ours": {},
-    "printed": {"inputs": "raw", "balanced": False, "halves": False, "per_class": None, "vectors": 10}
-    | {"vector_share": 0.01},
-    "released": {"inputs": "raw", "balanced": False, "halves": False, "per_class": None, "epochs": 10, "rounds": 2},
+    "samples": {"style": True},
+    "updates": {"style": True, "steps": 20},
+    "printed": PLAIN | {"vectors": 10, "vector_share": 0.01},
+    "released": PLAIN | {"epochs": 10, "rounds": 2},
 }
-"""How clients sign: the warm-ups and principal vectors of `feddag`, `feddag-paper` and `feddag-released`."""
+"""How clients sign: as `feddag` does, the same with the update of a warm-up, `feddag-paper` and `feddag-released`."""
 PRINTED = {"linkage": "single"}
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "feddag": ("ours", {}),
-    "feddag, views always averaged": ("ours", {"least_silhouette_ratio": 0.0}),
-    "feddag, data only": ("ours", {"views": ("classes", "data")}),
-    "feddag, gradient only": ("ours", {"views": ("gradient",)}),
-    "Eq. 6, standardised": ("ours", PRINTED | {"fusion": "data"}),
+    "feddag": ("samples", {}),
+    "with updates": ("updates", {}),
+    "with updates, views always averaged": ("updates", {"least_silhouette_ratio": 0.0}),
+    "classes and data only": ("samples", {"views": ("classes", "data")}),
+    "updates only": ("updates", {"views": ("gradient",)}),
+    "Eq. 6, standardised": ("updates", PRINTED | {"fusion": "data"}),
     "Eq. 6": ("printed", PRINTED | {"fusion": "data"}),
     "Eq. 3": ("printed", PRINTED | {"fusion": "gradient"}),
     "Eq. 7-8, projected": ("printed", PRINTED | {"fusion": "projected"}),
@@ -126,7 +128,7 @@ def signatures_of(
     try:
         federation = Federation(engine, config.model, experiment.seed, 1.0)
         start = federation.put(federation.initial_weights())
-        step = MakeSignature(start, **({"steps": 20, "sparsity": 0.02, "send": False} | (sign or {"style": True})))
+        step = MakeSignature(start, **({"steps": 0, "sparsity": 0.02, "send": False} | (sign or SIGNED["samples"])))
         replies = federation.ask(Job(client, step) for client in federation.clients)
     finally:
         engine.close()
@@ -140,13 +142,13 @@ def _add_ways(row: Row, signed: Sequence[str]) -> bool:
     ways = {
         name: way
         for name, way in WAYS.items()
-        if name not in row["ways"] and way[0] in signed and not (large and way != ("ours", {}))
+        if name not in row["ways"] and way[0] in signed and not (large and name != "feddag")
     }
     for signing in dict.fromkeys(way[0] for way in ways.values()):
         started = time.perf_counter()
         signatures, truth = signatures_of(experiment, SIGNED[signing])
         row["true"] = len(set(truth))
-        if signing == "ours":
+        if signing == "samples":
             row["signing_seconds"] = round(time.perf_counter() - started, 2)
             row["signature_bytes"] = signatures[0].nbytes
         for name, (by, options) in ways.items():

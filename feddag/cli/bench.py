@@ -164,7 +164,9 @@ def bench_groups(
     seeds: Annotated[str, typer.Option(help="comma-separated")] = "0,1,2,3,4",
     settings: Annotated[str, typer.Option(help="semicolon-separated; all if empty")] = "",
     datasets: Annotated[str, typer.Option(help="comma-separated; all if empty")] = "",
-    signed: Annotated[str, typer.Option(help="how clients sign: ours, printed, released")] = "ours,printed,released",
+    signed: Annotated[
+        str, typer.Option(help="how clients sign: samples, updates, printed, released")
+    ] = "samples,updates,printed,released",
     json_file: JsonOption = None,
 ) -> None:
     """Are the groups right? Ours, the paper's and PACFL's.

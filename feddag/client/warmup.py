@@ -34,8 +34,22 @@ LARGEST_OF_FEW = 1024
 
 
 @dataclass(frozen=True)
+class WarmedUp:
+    """What a warm-up left: the trained weights, and the update."""
+
+    weights: Weights
+    update: NDArray[np.float32]
+    agreed: float = 0.0
+    """How much of the update would be repeated."""
+    samples: int = 0
+    diverged: bool = False
+
+
+@dataclass(frozen=True)
 class MakeSignature(Step):
     """Train a little from the common start, without federation, and tell what that and the samples look like.
+
+    Without steps and epochs nothing is trained, and only the samples are told about; no model is needed then.
 
     The client divides its samples in two and trains on each half: the mean of the two changes is its update, and how
     alike they are tells how much of it is noise. Every batch holds the client's classes in equal parts: a class mix is
@@ -43,7 +57,7 @@ class MakeSignature(Step):
     on all samples as they come, as the paper says, and can tell nothing about noise.
     """
 
-    model: Ref
+    model: Ref | tuple[()]
     steps: int
     sparsity: float
     vectors: int = USUAL_VECTORS
@@ -72,7 +86,7 @@ class MakeSignature(Step):
     def shapes(self, model: ModelSpec) -> dict[str, tuple[int, ...]]:
         classes = (model.num_classes,)
         features = _features(model) if self.inputs == "features" else int(np.prod(model.shape))
-        update = (max(1, round(self.sparsity * _size(model, self.trained))),)
+        update = (max(1, round(self.sparsity * _size(model, self.trained))) if self.trains else 0,)
         if self.sketch:
             features = min(self.sketch, features)
             update = (min(update[0], features),)
@@ -83,6 +97,11 @@ class MakeSignature(Step):
             **{"vectors": vectors, "counts": classes, "reliability": classes},
             **{"update": update, "update_reliability": (1,)},
         }
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a warm-up at all."""
+        return bool(self.steps or self.epochs)
 
     def sends(self) -> bool:
         return self.send
@@ -99,6 +118,36 @@ class MakeSignature(Step):
             check_vectors(self.vectors, int(np.prod(client.x.shape[1:])))  # before any work
         start = client.weights(self.model)
         y = client.y.numpy()
+        warm = self._warmed_up(client, start, y) if self.trains else WarmedUp({}, np.zeros(0, np.float32))
+        told = client.released(self.least_per_class).numpy()
+        x = self._looked_at(client, start)
+        made = signature(
+            x if told.all() else x[told],
+            y if told.all() else y[told],
+            client.num_classes,
+            vectors=self.vectors,
+            vector_share=self.vector_share,
+            inputs="standardised" if self.inputs == "standardised" else "raw",
+            per_class=self.per_class,
+            update=np.zeros_like(warm.update) if warm.diverged else warm.update,
+            update_reliability=warm.agreed,
+            style=False,
+            sketch=self.sketch,
+            seed=client.seed,
+        )
+        if self.style:
+            made = with_style(made, client.x.numpy()[told], y[told], "first")
+        client.current = start | warm.weights
+        # Training that diverged is told: the server then counts the client as missing, with that reason.
+        sent = vars(made) | ({"update": np.full_like(made.update, np.nan)} if warm.diverged else {})
+        sent = {name: array for name, array in sent.items() if self.style or name not in OPTIONAL}
+        return Result(
+            weights=only(warm.weights, self.parts) if self.send else None,
+            arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in sent.items()},
+            samples=warm.samples,
+        )
+
+    def _warmed_up(self, client: Client, start: Weights, y: NDArray[np.int64]) -> WarmedUp:
         halves = divide(y, client.rng("halves")) if self.halves else (np.arange(len(y)),)
         trained, changes, samples = [], [], 0
         for number, half in enumerate(halves):
@@ -120,33 +169,7 @@ class MakeSignature(Step):
         diverged = not np.isfinite(changes).all()
         # Of a single sample the halves are one and the same, and agree on noise as well.
         agreed = agreement(*changes) if len(changes) == 2 and len(y) > 1 and not diverged else 0.0
-        told = client.released(self.least_per_class).numpy()
-        x = self._looked_at(client, start)
-        made = signature(
-            x if told.all() else x[told],
-            y if told.all() else y[told],
-            client.num_classes,
-            vectors=self.vectors,
-            vector_share=self.vector_share,
-            inputs="standardised" if self.inputs == "standardised" else "raw",
-            per_class=self.per_class,
-            update=np.zeros_like(update) if diverged else update,
-            update_reliability=agreed,
-            style=False,
-            sketch=self.sketch,
-            seed=client.seed,
-        )
-        if self.style:
-            made = with_style(made, client.x.numpy()[told], y[told], "first")
-        client.current = start | mean
-        # Training that diverged is told: the server then counts the client as missing, with that reason.
-        sent = vars(made) | ({"update": np.full_like(made.update, np.nan)} if diverged else {})
-        sent = {name: array for name, array in sent.items() if self.style or name not in OPTIONAL}
-        return Result(
-            weights=only(mean, self.parts) if self.send else None,
-            arrays={name: torch.from_numpy(np.atleast_1d(array)) for name, array in sent.items()},
-            samples=samples,
-        )
+        return WarmedUp(mean, update, agreed, samples, diverged)
 
     def _batches(self, client: Client, chosen: NDArray[np.int64], generator: np.random.Generator) -> Batches:
         size = min(client.settings.batch_size, max(len(client.y), LARGEST_OF_FEW))

@@ -22,12 +22,14 @@ PLAIN: dict[str, Any] = {
     "samples_per_class": 0,
     "inputs": "raw",
     "style": False,
-    "fusion": "mlp",  # §3.3
+    "similarity": "fused",  # §3.3
+    "fusion": "mlp",
     "linkage": "single",  # A.2
 }
 PAPER_GROUPING = PLAIN | {
     "vector_share": 0.01,  # §5: about one per cent of the class
     "vectors": 10,  # the most: a signature has to end somewhere
+    "primary_start": "warm",  # Eq. 22
 }
 PAPER_SECONDARY = PAPER_GROUPING | {
     "secondary_start": "random",  # Algorithm 1, line 14

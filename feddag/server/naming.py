@@ -13,6 +13,8 @@ LEAST_AFFINITY = 0.8
 """Classes that are the same look alike: of true renamings the mean is 0.95 and more, of domains 0.54 at most."""
 MOST_LEFT = 0.5
 """Of what classes differ in under their own names, at most so much may be left under the names of others."""
+MOSTLY = 0.5
+"""Clusters that differ in nothing but which classes they hold are one family if they share more of these than so."""
 
 Names = NDArray[np.int64]
 """Clusters x classes: what the first cluster calls each class of a cluster."""
@@ -27,11 +29,14 @@ def matched_classes(signatures: Sequence[Signature], cluster_labels: Labels) -> 
     return _matched(*class_affinities(signatures, cluster_labels))
 
 
-def matched_families(signatures: Sequence[Signature], cluster_labels: Labels) -> tuple[Names, list[int]]:
+def matched_families(
+    signatures: Sequence[Signature], cluster_labels: Labels, held_alone: bool = False
+) -> tuple[Names, list[int]]:
     """The same, and the family of each cluster, numbered by its first one.
 
     Clusters are kin if they hold the same things, which look alike, under different names. What looks alike under the
-    same names was put into two clusters for another reason.
+    same names was put into two clusters for another reason. Where that is known to be `held_alone`, which classes they
+    hold and nothing else, they are kin if they share most of these.
     """
     affinities, holds = class_affinities(signatures, cluster_labels)
     names = _matched(affinities, holds)
@@ -40,8 +45,12 @@ def matched_families(signatures: Sequence[Signature], cluster_labels: Labels) ->
     family = list(range(len(names)))
     for one in range(len(names)):
         for other in range(one):
-            both = np.flatnonzero(held[one])
-            if (held[one] != held[other]).any() or (names[one] == names[other]).all() or not len(both):
+            both = np.flatnonzero(held[one] & held[other])
+            if held_alone and (names[one] == names[other]).all():
+                kin = len(both) > MOSTLY * (held[one] | held[other]).sum()
+            else:
+                kin = (held[one] == held[other]).all() and (names[one] != names[other]).any() and len(both) > 0
+            if not kin:
                 continue
             alike = affinities[one, own_names[one, both], other, own_names[other, both]].mean()
             if alike >= LEAST_AFFINITY:

@@ -57,7 +57,7 @@ class FedDAGStar(ClusteredMethod):
     name = "feddag-star"
     sends = "model; once, a signature"
     paper = "FedDAG, ICLR 2026"
-    revision = 5
+    revision = 6
     Settings: ClassVar[type[MethodSettings]] = GroupingSettings
     _settings: GroupingSettings
 
@@ -108,7 +108,9 @@ class FedDAGStar(ClusteredMethod):
     def sign(self, federation: Federation, clients: Sequence[ClientId], optional: bool = True) -> dict[ClientId, Reply]:
         """Ask for signatures (lines 6-10); whoever does not answer is asked again when it is next sampled."""
         names = {client: self.warmup_start(client) for client in clients}
-        starts = {name: federation.put(federation.initial_weights(name)) for name in set(names.values())}
+        starts: dict[str, Ref | tuple[()]] = dict.fromkeys(names.values(), ())
+        if self.warms_up() or self._settings.inputs == "features":
+            starts = {name: federation.put(federation.initial_weights(name)) for name in starts}
         with federation.in_phase("warm-up"):
             jobs = [Job(client, self.signing(starts[name])) for client, name in names.items()]
             replies = federation.ask(jobs, optional=optional)
@@ -119,12 +121,12 @@ class FedDAGStar(ClusteredMethod):
         """The name of the weights that a client's warm-up starts from: the common ones, unless each has its own."""
         return f"client {client}" if self._settings.warmup_start == "own" else "model"  # Algorithm 1, line 1: own
 
-    def signing(self, start: Ref) -> MakeSignature:
+    def signing(self, start: Ref | tuple[()]) -> MakeSignature:
         """What a client does to be grouped, from these weights."""
         own = self._settings
         how: dict[str, Any] = {
-            "steps": own.warmup_steps * (1 if own.warmup_epochs else own.warmup_rounds),
-            "epochs": own.warmup_epochs,
+            "steps": self.warms_up() * own.warmup_steps * (1 if own.warmup_epochs else own.warmup_rounds),
+            "epochs": self.warms_up() * own.warmup_epochs,
             "rounds": own.warmup_rounds if own.warmup_epochs else 1,
             "balanced": own.warmup_balanced,
             "halves": own.warmup_halves,
@@ -146,6 +148,11 @@ class FedDAGStar(ClusteredMethod):
         """Whether anything starts from what clients trained in their warm-up; else it stays with them."""
         warm = self._settings.primary_start == "warm" and not self.second.diversity
         return warm or self.second.starts_warm
+
+    def warms_up(self) -> bool:
+        """Whether clients train before they sign: for their updates to be compared, or to start from."""
+        own = self._settings
+        return own.similarity != "data" or own.fusion not in ("clarity", "data") or self.needs_warm_encoders()
 
     def first_model(self, federation: Federation, cluster: int, members: Weights, everyone: Weights) -> Weights:
         """Eq. 22 for the primary encoder, from warm-ups; the secondary one as `second` says, and a fresh head."""
@@ -204,6 +211,10 @@ class FedDAGStar(ClusteredMethod):
             steps.append(Train((beside, visiting), parts=(SECONDARY,), balanced=balanced, phase="secondary", held=held))
         return steps
 
+    def strata(self) -> dict[ClientId, int]:
+        """Clusters, but those that train one model under one name for each class count as one."""
+        return {client: self.second.stratum(cluster) for client, cluster in self.groups.cluster_of.items()}
+
     def held_by(self, client: ClientId) -> Sequence[int]:
         """As its signature tells."""
         signed = self.membership.signatures.get(client)
@@ -240,7 +251,8 @@ class FedDAGStar(ClusteredMethod):
             number = self.groups.next_number
             warm = self.mean_encoders([reply])
             model = self.first_model(federation, number, warm, warm)
-            cluster = self.groups.found(model | self.second.later_encoder(self.groups.trained, number))
+            model |= self.second.later_encoder(self.groups.trained, number)
+            cluster = self.groups.found(model if warm else self.first_trained(federation, client, model))
             self.membership.place(client, cluster)
             self.second.founded(self.membership.grouping, cluster)
             self.groups.served[cluster] = self.second.served(cluster, self.groups.trained[cluster])
@@ -251,6 +263,15 @@ class FedDAGStar(ClusteredMethod):
         self.groups.move(client, cluster)
         self._held = None
         return cluster
+
+    def first_trained(self, federation: Federation, client: ClientId, model: Weights) -> Weights:
+        """The model of a group of one: the primary encoder of the largest group, and what its client makes of that."""
+        members = list(self.groups.cluster_of.values())
+        largest = max(self.groups.trained, key=members.count)
+        model = model | only(self.groups.trained[largest], (PRIMARY,))
+        train = Train(federation.put(model), parts=(PRIMARY, HEAD), balanced=self._settings.balanced)
+        replies = list(federation.ask([Job(client, train)], optional=True))
+        return model | replies[0].weights if replies else model
 
     def look_for_drift(self, federation: Federation) -> None:
         """A.9: class shares that moved, or a loss that rose, make a client sign again and perhaps move."""
@@ -305,7 +326,7 @@ class FedDAGDagger(FedDAGStar):
 
     name = "feddag-dagger"
     cost = 2.7  # the second encoder, and the first one's forward pass beside it
-    revision = 6
+    revision = 7
     encoders = 2
     Settings = SecondarySettings
     _settings: SecondarySettings
@@ -323,7 +344,7 @@ class FedDAG(FedDAGDagger):
 
     name = "feddag"
     cost = 1.0  # with second encoders that visit other clusters it is that of `feddag-dagger`
-    revision = 7
+    revision = 8
     Settings = SharingSettings
     _settings: SharingSettings
 

@@ -1,4 +1,4 @@
-"""Clusters that are renamings of each other train one model together, each under its own names."""
+"""Clusters that differ only in names, or in which classes they hold, train one model together, each by own names."""
 
 from collections.abc import Mapping, Sequence
 
@@ -46,6 +46,10 @@ class Families(NoSecondary):
     def kin(self, cluster: int) -> list[int]:
         return [other for other, own in enumerate(self.family) if own == self.family[cluster]]
 
+    def stratum(self, cluster: int) -> int:
+        first = self.family[cluster]
+        return first if self.names[first] == self.names[cluster] else cluster
+
     def renamed(self, model: Weights, cluster: int) -> Weights:
         return under_names(model, self.names[cluster]) if len(self.kin(cluster)) > 1 else model
 
@@ -71,7 +75,8 @@ class Families(NoSecondary):
     def _look(self, grouping: Grouping) -> None:
         first = [Signature.from_tensors(signed) for signed in self.first_cluster]
         labels = np.concatenate([np.zeros(len(first), int), grouping.labels_ + 1])
-        names, family = matched_families([*first, *grouping.signatures], labels)
+        counted = {view for view, weights in grouping.weights_.items() if weights.any()}
+        names, family = matched_families([*first, *grouping.signatures], labels, held_alone=counted == {"classes"})
         self.names = names[1:].tolist()
         numbers = {own: cluster for cluster, own in reversed(list(enumerate(family[1:])))}
         self.family = [numbers[own] for own in family[1:]]

@@ -21,7 +21,7 @@ SECONDARY_BESIDE = "secondary phase beside the cluster's model, or beside what t
 class GroupingSettings(ClusteredSettings):
     """Grouping and life with the groups: all that `feddag-star` has."""
 
-    # warm-up and signatures, §3.1-3.2
+    # signatures, §3.1-3.2; clients warm up for them only where updates are compared or models start warm
     warmup_rounds: int = Field(2, ge=1, description="rounds of local training before grouping (t_g)")
     warmup_steps: int = Field(10, ge=1, description="SGD steps in each of them")
     warmup_epochs: int = Field(
@@ -41,7 +41,9 @@ class GroupingSettings(ClusteredSettings):
     sketch: int = Field(0, ge=0, description="dimensions that signatures are projected onto, to be small (0: not)")
     least_per_class: int = Field(1, ge=1, description="classes of fewer samples are left out of signatures")
     # grouping, §3.2-3.4
-    similarity: Literal["fused", "data", "gradient"] = Field("fused", description="what clients are compared by")
+    similarity: Literal["fused", "data", "gradient"] = Field(
+        "data", description="what clients are compared by: samples, updates of a warm-up, or both"
+    )
     fusion: Fusion = Field("clarity", description="how views become one distance; mlp and projected as printed")
     angles: Angles = Field("printed", description="Eq. 4-6 as printed or as released, for the printed fusions")
     delta: float = Field(0.5, ge=0, le=1, description="range of Eq. 5's weights")
@@ -53,8 +55,8 @@ class GroupingSettings(ClusteredSettings):
     cut_gamma: float = Field(1.0, ge=0, description="gamma of Eq. 9")
     cut_tau: float = Field(0.0, ge=0, description="tau of Eq. 9, in clients (0: a tenth of the mean cluster size)")
     clustering: Algorithm = Field("agglomerative", description="who finds the members of that many clusters (A.2)")
-    primary_start: Literal["warm", "random", "common"] = Field(
-        "warm", description="first primary encoder: Eq. 22, random, or the untrained start that all share"
+    primary_start: Literal["common", "warm", "random"] = Field(
+        "common", description="first primary encoder: the untrained start that all share, Eq. 22, or random"
     )
     # stability
     sampling: Literal["clusters", "all"] = Field(
@@ -63,7 +65,9 @@ class GroupingSettings(ClusteredSettings):
     balanced: bool = Field(True, description="local batches hold a client's classes in equal parts")
     smoothing: float = Field(0.7, ge=0, lt=1, description="share of the rounds before in the models that clients use")
     head: Literal["random", "sharp"] = Field("sharp", description="first head: random, or a long direction each class")
-    softmax: Literal["all", "held"] = Field("held", description="classes the loss tells apart: all, or the cluster's")
+    softmax: Literal["all", "held", "own"] = Field(
+        "own", description="classes the loss tells apart: all, the cluster's, or the client's"
+    )
     # a federation that changes, A.8 and A.9
     drift_every: int = Field(0, ge=0, description="rounds between looks for drifted clients (delta'; 0: never)")
     drift_histogram: float = Field(0.2, gt=0, description="1-Wasserstein distance of class shares that counts as drift")
@@ -99,10 +103,8 @@ class GroupingSettings(ClusteredSettings):
 
     @model_validator(mode="after")
     def _views_are_ours_to_choose(self) -> "GroupingSettings":
-        if self.similarity != "fused" and self.fusion != "clarity":
-            raise FeddagError(
-                f"similarity = '{self.similarity}' does nothing with fusion = '{self.fusion}': it names its own views"
-            )
+        if self.similarity == "gradient" and self.fusion != "clarity":
+            raise FeddagError(f"similarity = 'gradient' does nothing with fusion = '{self.fusion}': it names its views")
         return self
 
 
@@ -132,7 +134,7 @@ class SharingSettings(SecondarySettings):
 
     sharing: Literal["renamed", "encoder", "none"] = Field(
         "renamed",
-        description="one model for clusters that are renamings of each other, visiting encoders (§4), nothing",
+        description="one model for clusters that differ in names or held classes only, visiting encoders (§4), nothing",
     )
     secondary_beside: Literal["cluster", "own"] = Field("cluster", description=SECONDARY_BESIDE)
     sources: int = Field(8, ge=0, description="most clusters that a cluster learns from (k)")

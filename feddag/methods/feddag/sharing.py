@@ -92,6 +92,10 @@ class NoSecondary(Stateful):
         """The clusters that train one model with this one, itself among them."""
         return [cluster]
 
+    def stratum(self, cluster: int) -> int:
+        """The first of the clusters that participants are drawn from together with this one."""
+        return cluster
+
     def renamed(self, model: Weights, cluster: int) -> Weights:
         """A family's first model under the names of one of its clusters."""
         return model
