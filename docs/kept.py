@@ -1,6 +1,7 @@
 """Which kept results belong to which experiment, by key: a row can only show what that experiment has produced."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,15 +12,12 @@ from feddag.methods.feddag.settings import SecondarySettings, SharingSettings
 from feddag.runner.level import stabilisers
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT))  # where `experiments` are found, wherever this is run
 MOMENTUM = "experiments.server_momentum:Momentum"
-REVISIONS: Sequence[Mapping[str, int]] = (
-    {},
-    {"feddag-star": 4, "feddag-dagger": 5, "feddag": 6},
-    {"feddag-star": 2, "feddag-dagger": 3, "feddag": 4, MOMENTUM: 2},
-)
-"""Today's, those that do the same under another number, and those before clients told how their samples look: rows that
-were not run again since say so."""
-PLAIN_AGE = 2  # from which on heads were random and softmax was over all classes
+REVISIONS: Sequence[Mapping[str, int]] = ({}, {"feddag-star": 2, "feddag-dagger": 3, "feddag": 4, MOMENTUM: 2})
+"""Today's, and those before clients told how their samples look: rows that were not run again since say so."""
+BEFORE = {"head": "random", "softmax": "all", "similarity": "fused", "primary_start": "warm", "style": False}
+"""The defaults of those."""
 UNVERIFIED = ("pacs", "office-caltech10")
 VISITING = {*SecondarySettings.__annotations__, *SharingSettings.__annotations__} - {"sharing"}
 """Fields that FedDAG has for visiting encoders only."""
@@ -29,9 +27,9 @@ def kept(file: str, method: str, seeds: Sequence[int], age: int = 0, **fields: A
     """The kept results of experiments/<file>.toml, by seed; seeds that were not run are left out."""
     found = {}
     revision = REVISIONS[age].get(method)
-    if age >= PLAIN_AGE:
-        fields |= {"head": "random", "softmax": "all"} | ({"style": False} if revision else {})
-    if method == "feddag" and (age >= PLAIN_AGE or VISITING & set(fields)):
+    if revision:
+        fields = BEFORE | fields
+    if method == "feddag" and (revision or VISITING & set(fields)):
         fields |= {"sharing": "encoder"}
     for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
         # The key of an unverified dataset also tells in which form it was found, and here it may not be found at all.
@@ -44,11 +42,11 @@ def kept(file: str, method: str, seeds: Sequence[int], age: int = 0, **fields: A
 
 
 def kept_level(file: str, method: str, costliest: str, seeds: Sequence[int], **fields: Any) -> dict[int, Path]:
-    """The kept results of a level comparison in which this method was the costliest."""
-    equal = {**stabilisers(), **fields}
-    most = kept(file, costliest, seeds, **equal)
-    if method == costliest:
+    """The kept results of a level comparison in which this method, without further fields, was the costliest."""
+    most = kept(file, costliest, seeds, **stabilisers())
+    if method == costliest and not fields:
         return most
+    equal = {**stabilisers(), **fields}
     found: dict[int, Path] = {}
     for seed, path in most.items():
         found |= kept(file, method, [seed], **equal, training_flops=read(path)["training_flops"])
@@ -81,7 +79,7 @@ class Row:
     @property
     def revision(self) -> int | None:
         """That revision, where it is one that did something else."""
-        return REVISIONS[self._age].get(self.method) if self._age >= PLAIN_AGE else None
+        return REVISIONS[self._age].get(self.method) if self._age else None
 
     @property
     def _age(self) -> int:

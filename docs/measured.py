@@ -6,12 +6,35 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kept import ROOT, read
+from kept import ROOT, Row, read
 
 from feddag.bench import clustering as bench_clustering
 from feddag.bench import groups as bench_groups
 from feddag.bench import released as bench_released
 from feddag.runner.level import span
+from feddag.runner.paired import paired_difference
+
+
+def accuracies(row: Row) -> dict[int, float]:
+    """The headline of a row's results, by seed."""
+    return {seed: read(path)["accuracy"]["mean"] for seed, path in row.files.items()}
+
+
+def paired(row: Row, other: Row) -> str:
+    """How far one row is from another, seed by seed, with the 95 % interval of the mean."""
+    return str(paired_difference(accuracies(row), accuracies(other)) or "")
+
+
+def drawn_across(rows: Sequence[Row], files: Mapping[str, str]) -> str:
+    """Rows by label, settings side by side: the accuracy of the first row, and differences to it of all others."""
+    by_label = {
+        label: {row.file: row for row in rows if row.label == label} for label in dict.fromkeys(r.label for r in rows)
+    }
+    first, *others = by_label
+    said = {file: accuracies(row) for file, row in by_label[first].items()}
+    body = [[first, *(f"{statistics.mean(said[file].values()):.3f}" if said[file] else "" for file in files)]]
+    body += [[label, *(paired(by_label[label][file], by_label[first][file]) for file in files)] for label in others]
+    return lined(["", *files.values()], [line for line in body if any(line[1:])])
 
 
 def drawn_groups(file: str) -> str:

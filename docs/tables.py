@@ -14,15 +14,24 @@ from pathlib import Path
 from typing import Any
 
 from kept import MOMENTUM, ROOT, Row, read
-from measured import drawn_alike, drawn_clustering, drawn_groups, drawn_personal, drawn_released, drawn_rows
+from measured import (
+    drawn_across,
+    drawn_alike,
+    drawn_clustering,
+    drawn_groups,
+    drawn_personal,
+    drawn_released,
+    drawn_rows,
+    paired,
+)
 
+from experiments.ingredients import ORACLES, VARIANTS
 from feddag.bench import attacks as bench_attacks
 from feddag.bench import landmarks as bench_landmarks
 from feddag.bench import mixed as bench_mixed
 from feddag.bench import power as bench_power
 from feddag.bench import scale as bench_scale
 from feddag.runner.level import span
-from feddag.runner.paired import paired_difference
 
 PAGES = [ROOT / "docs" / name for name in ("results.md", "fidelity.md", "security.md", "grouping.md", "performance.md")]
 MARKED = re.compile(r"(?<=^<!-- table: )(?P<name>[^\n]+) -->\n\n(?:\|[^\n]*\n)*", re.MULTILINE)
@@ -142,6 +151,14 @@ SMALL = {
 }
 
 
+INGREDIENTS = {
+    "small-concept-shift": "concept shift",
+    "small-label-skew-0.2-q0.25": "label skew 0.2, quantity 0.25",
+    "small-dirichlet": "Dirichlet 0.25",
+    "small-pacs": "PACS, domains",
+}
+
+
 def small(*methods: str, costliest: str = "") -> list[Row]:
     """Every small setting with these methods, over seeds 0 to 4; where nothing is renamed `feddag-star` is `feddag`."""
     return [
@@ -186,6 +203,16 @@ TABLES = {
         "the same, level",
         ["accuracy", "vs feddag", "worst decile", "rounds", "TFLOP", "MB up / down per client"],
         small(FEDAVG, ORACLE, STAR, FEDDAG, costliest=FEDDAG),
+    ),
+    "ingredients": Table(
+        "accuracy, and differences to it",
+        [],
+        [
+            Row(file, method, label, fields=fields, seeds=range(5), costliest=FEDDAG)
+            for file in INGREDIENTS
+            for method, variants in ((FEDDAG, {"`feddag`": {}, **VARIANTS}), (ORACLE, ORACLES))
+            for label, fields in variants.items()
+        ],
     ),
     "baselines, quantity 0.25": Table(
         "quantity 0.25", PLAIN, rows_of("fmnist-label-skew-q0.25", LOCAL, FEDAVG, ORACLE)
@@ -375,12 +402,7 @@ def files_of(row: Row) -> list[Path]:
 def against(table: Table, row: Row, method: str) -> str:
     """How far a row is from the row of another method, seed by seed, with the 95 % interval of the mean."""
     [other] = [one for one in table.rows if (one.method, one.file, one.costliest) == (method, row.file, row.costliest)]
-    if other is row:
-        return ""
-    one_by_seed, other_by_seed = (
-        {seed: read(path)["accuracy"]["mean"] for seed, path in each.files.items()} for each in (row, other)
-    )
-    return str(paired_difference(one_by_seed, other_by_seed) or "")
+    return "" if other is row else paired(row, other)
 
 
 def line(table: Table, row: Row) -> str | None:
@@ -417,6 +439,7 @@ def filled(text: str) -> str:
         measured = {
             "groups": partial(drawn_groups, "bench-groups.json"),
             "groups as published": partial(drawn_groups, "bench-groups-published.json"),
+            "ingredients": partial(drawn_across, TABLES["ingredients"].rows, INGREDIENTS),
             "alike": drawn_alike,
             "mixed": partial(drawn_rows, bench_mixed, "bench-mixed.json"),
             "power": partial(drawn_rows, bench_power, "bench-power.json"),
