@@ -38,6 +38,13 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="module")
+def warmed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same, and clients are compared by the updates of a warm-up as well."""
+    fields = COMMON | GROUPED | {"similarity": "fused"}
+    return feddag.run(feddag.Experiment(**fields), tmp_path_factory.mktemp("warmed") / "run")
+
+
+@pytest.fixture(scope="module")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """FedAvg of a convolutional network with dropout on colour images."""
     folder = tmp_path_factory.mktemp("colours")
@@ -98,12 +105,23 @@ def test_a_stranger_has_no_group_and_no_model(grouped: Run) -> None:
     assert (placed.group, placed.confidence, placed.model) == (None, 0.0, None)
 
 
-def test_a_signature_is_that_of_the_run_and_labels_may_be_names(grouped: Run) -> None:
+def test_a_signature_is_that_of_the_run_and_labels_may_be_names(grouped: Run, warmed: Run) -> None:
+    for run, compares_updates in ((grouped, False), (warmed, True)):
+        x, y = samples_of(run, 0)
+        made = run.signature(x, y)
+        named = run.signature(x[..., None], [str(label) for label in y])
+        for one, other in zip(vars(made).values(), vars(named).values(), strict=True):
+            assert np.array_equal(one, other)
+        assert made.counts.tolist() == np.bincount(y, minlength=10).tolist()
+        assert (len(made.update) > 0) == compares_updates
+
+
+def test_without_a_warm_up_a_signature_needs_nothing_of_the_run(grouped: Run) -> None:
     x, y = samples_of(grouped, 0)
-    made = grouped.signature(x, y)
-    named = grouped.signature(x[..., None], [str(label) for label in y])
-    assert all(np.array_equal(one, other) for one, other in zip(vars(made).values(), vars(named).values(), strict=True))
-    assert made.counts.tolist() == np.bincount(y, minlength=10).tolist() and len(made.update) > 0
+    alone, made = feddag.signature(x, y, num_classes=10), grouped.signature(x, y)
+    assert alone.counts.tolist() == made.counts.tolist()
+    np.testing.assert_allclose(np.abs(alone.vectors), np.abs(made.vectors), atol=1e-4)
+    assert grouped.clusters is not None and grouped.place(alone).group == grouped.clusters[0]
 
 
 def test_a_mistake_of_our_own_is_not_taken_for_the_directorys(grouped: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,10 +136,10 @@ def test_a_mistake_of_our_own_is_not_taken_for_the_directorys(grouped: Run, monk
         grouped.model(0)
 
 
-def test_what_cannot_be_placed_says_so(grouped: Run, colours: Run) -> None:
+def test_what_cannot_be_placed_says_so(grouped: Run, warmed: Run, colours: Run) -> None:
     x, y = samples_of(grouped, 0)
     with pytest.raises(FeddagError, match=r"client newcomer: .*; run.signature\(x, y\) makes one that can be compared"):
-        grouped.place(feddag.signature(x, y, num_classes=10))  # has no update of the run's warm-up
+        warmed.place(feddag.signature(x, y, num_classes=10))  # has no update of the run's warm-up
     with pytest.raises(FeddagError, match="'21' is not one of the run's 10 classes"):
         grouped.signature(x, 0 * y + 21)
     with pytest.raises(FeddagError, match="each sample needs a label"):

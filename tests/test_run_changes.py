@@ -15,6 +15,7 @@ from feddag.records import Event, EventRecord
 from feddag.report import write_report
 from feddag.runner.directory import RunDirectory
 from feddag.runner.results import drift_report
+from tests.methods.pretend import WARM
 from tests.test_run import QUICK, StopError, stop_after, without_seconds
 
 
@@ -135,11 +136,11 @@ def test_a_warm_up_that_diverges_costs_the_client_and_not_the_run(in_tmp: Path, 
         return run_step(self, dataclasses.replace(client, settings=steep) if client.id == 2 else client)
 
     monkeypatch.setattr(MakeSignature, "run", one_diverges)
-    run = feddag.run(feddag.Experiment(method="feddag", **QUICK))
+    run = feddag.run(feddag.Experiment(method="feddag", **WARM, **QUICK))
     assert run.clusters[2] is None and None not in run.clusters[:2] + run.clusters[3:]
     assert run.history[0]["missing"] == {"2": "answered with a value that is not finite"}
     with pytest.raises(FeddagError, match="no client could be grouped: answered with a value that is not finite"):
-        feddag.run(feddag.Experiment(method="feddag", lr=1e6, **QUICK))
+        feddag.run(feddag.Experiment(method="feddag", lr=1e6, **WARM, **QUICK))
 
 
 @pytest.mark.parametrize("method", ["feddag", "fedavg", "ifca", "local", "oracle"])

@@ -65,7 +65,7 @@ def balanced_accuracy(model: ServedModel, data: ClientData, client: int, classes
 @pytest.mark.parametrize("trainer", ["native", "torch"])
 def test_raw_samples_score_as_the_run_said(kind: str, trainer: str, own_data: Path, tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"method": "feddag", "dataset": str(own_data / f"{kind}.npz"), "trainer": trainer}
-    fields = chosen | {"partition": "concept-shift", "concepts": 2, "lr": 0.1, "head": "random", **QUICK}
+    fields = chosen | {"partition": "concept-shift", "concepts": 2, "lr": 0.1, "head": "random", **QUICK, "rounds": 8}
     run = feddag.run(feddag.Experiment(**fields), tmp_path / "r")
     data = own_tests(run)
     for client in range(6):

@@ -75,12 +75,13 @@ def test_ways_of_grouping_are_added_to_rows_that_lack_them(tmp_path: Path, monke
     monkeypatch.setattr(groups, "_grouped", lambda *_: {"clusters": 2, "ari": 1.0, "best": 1.0, "seconds": 0.0})
     monkeypatch.setattr(groups, "signatures_of", lambda experiment, sign: (signed.append(sign), (some, [0, 1]))[1])
     file = tmp_path / "groups.json"
-    (ours,) = groups.measure(file, [0], ["20 clients"], [], ["ours"])
-    assert ours["true"] == 2 and signed == [{}]
-    assert {groups.WAYS[way][0] for way in ours["ways"]} == {"ours"}
+    (ours,) = groups.measure(file, [0], ["20 clients"], [], ["samples"])
+    assert ours["true"] == 2 and signed == [groups.SIGNED["samples"]]
+    assert {groups.WAYS[way][0] for way in ours["ways"]} == {"samples"}
     (every,) = groups.measure(file, [0], ["20 clients"])
-    assert list(signed) == [{}, groups.SIGNED["printed"], groups.SIGNED["released"]]  # ours not once more
+    # Ours not once more.
+    assert signed == [groups.SIGNED[how] for how in ("samples", "updates", "printed", "released")]
     assert set(every["ways"]) == set(groups.WAYS)
     assert groups.table([every])[0][:5] == ["20 clients", "fmnist", "1", "2", "1 of 1"]
     groups.measure(file, [0], ["1,000 clients"])
-    assert len(signed) == 4 and json.loads(file.read_text())["rows"][1]["ways"].keys() == {"feddag"}
+    assert len(signed) == 5 and json.loads(file.read_text())["rows"][1]["ways"].keys() == {"feddag"}

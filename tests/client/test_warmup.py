@@ -1,6 +1,7 @@
 """The warm-up: halves, balanced batches, how far two updates agree, and the step beside the data."""
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from feddag.client.signature import Signature, sparsified
+from feddag.client.signature import Signature, signature, sparsified
 from feddag.client.step import to_tensor
 from feddag.client.train import balanced_batches
 from feddag.client.warmup import MakeSignature, agreement, divide
@@ -18,7 +19,7 @@ from feddag.engines.local import LocalEngine
 from feddag.engines.worker import WorkerConfig
 from feddag.federation import Federation, Job, Reply
 from feddag.models import ModelSpec
-from feddag.weights import Weights
+from feddag.weights import Ref, Weights
 
 
 @pytest.mark.parametrize(
@@ -109,6 +110,35 @@ def test_only_the_asked_share_of_coordinates_travels_and_weights_only_if_wanted(
         assert reply.results[0].weights is None
         assert len(Signature.from_tensors(reply.results[0].arrays).update) == round(0.1 * coordinates)
     assert replies[0].nbytes < whole[0].nbytes / 2
+
+
+@pytest.mark.parametrize("options", [{}, {"sketch": 8}, {"sketch": 8, "inputs": "raw"}])
+def test_without_steps_only_the_samples_are_told_about(small_data, worker_config, options: dict[str, Any]) -> None:
+    step = MakeSignature((), steps=0, sparsity=1.0, send=False, **options)
+    assert not step.trains and step.shapes(worker_config.model)["update"] == (0,)
+    engine = LocalEngine(small_data, worker_config, 1)
+    federation = Federation(engine, worker_config.model, 0, 1.0)
+    replies = list(federation.ask(Job(client, step) for client in federation.clients))
+    engine.close()
+    assert federation.traffic.down.total() == federation.traffic.flops.total() == 0 == len(federation.missing)
+    for reply in replies:
+        x, y = small_data.samples(reply.client)
+        seen = x if "inputs" in options else to_tensor(x, small_data.mean, small_data.std).numpy()
+        expected = signature(seen, y, 3, style=False, seed=0, **options)
+        (result,) = reply.results
+        assert result.weights is None and result.samples == 0
+        told = Signature.from_tensors(result.arrays)
+        assert told.counts.tolist() == np.bincount(y, minlength=3).tolist() == expected.counts.tolist()
+        assert told.vectors.any() and np.array_equal(told.vectors, expected.vectors)
+        assert np.array_equal(told.reliability, expected.reliability)
+        assert told.update.shape == (0,) and told.update_reliability == 0
+
+
+def test_epochs_alone_are_a_warm_up_too(worker_config) -> None:
+    ref = Ref("0" * 64, 0)
+    one, whole = (MakeSignature(ref, steps=steps, epochs=1 - steps, sparsity=1.0) for steps in (0, 1))
+    assert one.trains and whole.trains
+    assert one.shapes(worker_config.model)["update"] == whole.shapes(worker_config.model)["update"] != (0,)
 
 
 def test_of_the_trained_weights_only_the_encoder_travels(small_data, worker_config) -> None:

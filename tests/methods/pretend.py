@@ -29,7 +29,7 @@ def signed(labels: Sequence[int], coordinates: int) -> Signature:
     y = np.repeat(labels, 30)
     x = np.eye(8)[y] * 5 + np.random.default_rng(0).normal(size=(len(y), 8))
     update = np.eye(4, coordinates)[list(labels)].sum(0)
-    return feddag.signature(x, y, 4, inputs="raw", update=update, update_reliability=0.99)
+    return feddag.signature(x, y, 4, inputs="raw", update=update, update_reliability=0.99 if coordinates else 0.0)
 
 
 class Pretend(FakeEngine):
@@ -53,7 +53,7 @@ class Pretend(FakeEngine):
         asked = step.shapes(SINGLE if self.single else SPEC)
         made = signed(self.held[client], asked["update"][0])
         arrays = {name: torch.from_numpy(np.atleast_1d(array)) for name, array in vars(made).items() if name in asked}
-        start = only(self.weights[step.model.digest], step.parts)
+        start = only(self.weights[step.model.digest], step.parts) if step.model else {}
         sent = {name: torch.full_like(value, client) for name, value in start.items()}
         return Result(weights=sent if step.send else None, arrays=arrays)
 
@@ -72,7 +72,10 @@ def started(
 
 TWO = {0: [0, 1], 1: [2, 3], 2: [0, 1], 3: [2, 3]}
 
-PAPER = {"smoothing": 0.0, "classifier": "source", "secondary_start": "random"}
+WARM = {"similarity": "fused", "primary_start": "warm"}
+"""A warm-up before clients sign: updates are compared, and first primary encoders are Eq. 22's."""
+
+PAPER = {"smoothing": 0.0, "classifier": "source", "secondary_start": "random", **WARM}
 PAPER |= {"sharing": "encoder", "head": "random", "softmax": "all"}
 
 """What is computed by hand here follows the paper where our defaults do not."""

@@ -145,8 +145,8 @@ def test_a_cluster_that_nobody_was_asked_of_is_used_as_it_was() -> None:
 
 
 def test_a_printed_fusion_names_its_own_views() -> None:
-    with pytest.raises(FeddagError, match="similarity = 'data' does nothing with fusion = 'mlp'"):
-        FedDAG.Settings(similarity="data", fusion="mlp")
+    with pytest.raises(FeddagError, match="similarity = 'gradient' does nothing with fusion = 'mlp'"):
+        FedDAG.Settings(similarity="gradient", fusion="mlp")
 
 
 @pytest.mark.parametrize("balanced", [True, False])

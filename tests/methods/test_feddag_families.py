@@ -2,20 +2,25 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import feddag
+from feddag.client.signature import Signature
 from feddag.client.train import Train
 from feddag.heads import directions
 from feddag.methods import find_method
 from feddag.methods.feddag.families import Families
 from feddag.report.recorded import read_run
 from feddag.report.run import run_document
+from feddag.server.membership import Signed
 from feddag.weights import Weights
 from tests.methods.pretend import started
+from tests.server.made import made
 
 DIGITS = {"dataset": "digits", "partition": "concept-shift", "clients": 12, "rounds": 2, "model": "mlp"}
 
@@ -24,6 +29,10 @@ def families(names: Sequence[Sequence[int]], family: Sequence[int]) -> Families:
     made = Families()
     made.names, made.family = [list(row) for row in names], list(family)
     return made
+
+
+def as_sent(signature: Signature) -> Signed:
+    return {name: torch.from_numpy(np.atleast_1d(array)) for name, array in vars(signature).items()}
 
 
 def model(rows: Sequence[float], encoder: float) -> Weights:
@@ -47,6 +56,59 @@ def test_a_familys_mean_by_hand() -> None:
     assert after[2] is trained[2]
     assert second.from_kin({0: after[0], 2: after[2]}, 1)["head.bias"].tolist() == [4.75, 4.25, 3.0]
     assert second.from_kin(trained, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("counted", "family"),
+    [
+        ({"classes": 1.0, "data": 0.0}, [0, 0]),
+        ({"classes": 0.5, "data": 0.5}, [0, 1]),
+        ({"classes": 0.0, "data": 1.0}, [0, 1]),
+    ],
+)
+def test_clusters_that_share_most_classes_are_kin_if_nothing_else_told_them_apart(
+    counted: dict[str, float], family: list[int]
+) -> None:
+    """The first holds classes 0 and 1, the second 0, 1 and 2: two of three."""
+    looks = np.eye(4)
+    signatures = [made(counts, dict(enumerate(looks[:3])), shape=(1, 4)) for counts in ([9, 9, 0], [9, 9, 9])]
+    weights = {view: np.full(2, weight) for view, weight in counted.items()}
+    grouping = SimpleNamespace(labels_=np.arange(2), weights_=weights, signatures=signatures)
+    second = Families()
+    second.start(SimpleNamespace(), grouping, [as_sent(signatures[0])])
+    assert second.family == family and second.names == [[0, 1, 2]] * 2
+
+
+def test_kin_under_the_same_names_are_one_stratum_and_renamed_kin_are_not() -> None:
+    """Cluster 1 is kin of 0 under its names, 2 under others; 3 has no kin."""
+    second = families([[0, 1, 2], [0, 1, 2], [1, 0, 2], [0, 1, 2]], [0, 0, 0, 3])
+    assert [second.stratum(cluster) for cluster in range(4)] == [0, 0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("names", "family", "drawn"),
+    [
+        ([[0, 1, 2, 3]] * 3, [0, 0, 2], {"01": 1, "2": 1}),  # four clients of a stratum, and two: a quarter of each
+        ([[0, 1, 2, 3], [1, 0, 2, 3], [0, 1, 2, 3]], [0, 0, 2], {"0": 1, "1": 1, "2": 1}),
+        ([[0, 1, 2, 3]] * 3, [0, 1, 2], {"0": 1, "1": 1, "2": 1}),
+        ([[0, 1, 2, 3]] * 3, [0, 0, 0], {"012": 2}),
+    ],
+)
+def test_participants_are_a_share_of_each_stratum(
+    names: list[list[int]], family: list[int], drawn: dict[str, int]
+) -> None:
+    held = {client: [client // 2] for client in range(6)}
+    _, federation, method = started(
+        held, sharing="renamed", classifier="common", secondary_start="warm", participation=0.25
+    )
+    method.groups.cluster_of = {client: client // 2 for client in range(6)}
+    method.second = families(names, family)
+    for number in range(1, 6):
+        federation.begin_round(number)
+        sampled = method.sample(federation)
+        assert len(sampled) == sum(drawn.values())
+        for clusters, expected in drawn.items():
+            assert len([client for client in sampled if str(client // 2) in clusters]) == expected
 
 
 def run(folder: Path, **settings: object) -> tuple[feddag.Run, dict[str, Any]]:

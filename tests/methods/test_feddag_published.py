@@ -43,11 +43,8 @@ def test_every_line_of_the_presets_differs_from_ours() -> None:
     ours = find_method("feddag").Settings().model_dump()
     for preset in (PAPER, RELEASED):
         same = {name for name, value in preset.items() if ours[name] == value}
-        assert same <= {
-            "vectors",
-            "secondary_beside",
-            "learner_encoders",
-        }  # said all the same, beside what they belong to
+        # Said all the same, beside what they belong to.
+        assert same <= {"vectors", "primary_start", "secondary_beside", "learner_encoders"}
 
 
 def test_the_printed_warm_up() -> None:
@@ -136,7 +133,10 @@ def test_gates_and_ties_are_drawn_by_the_runs_seed(monkeypatch: pytest.MonkeyPat
     ("settings", "sentence"),
     [
         ({"threshold": 0.5, "clusters": 3}, "threshold = 0.5 and clusters = 3: give one of the two"),
-        ({"warmup_halves": False}, "warmup_halves = false needs similarity = 'data' or a printed fusion"),
+        (
+            {"similarity": "fused", "warmup_halves": False},
+            "warmup_halves = false needs similarity = 'data' or a printed fusion",
+        ),
         ({"fusion": "mlp", "cut": "noise"}, "cut = 'noise' needs fusion = 'clarity'"),
     ],
 )

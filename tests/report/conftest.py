@@ -25,7 +25,7 @@ HOSTILE_FILE = "<img src=x onerror=\"document.title='taken'\"> 🦊 שלום.npz
 def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """FedDAG on digits: 12 clients in 3 groups, one of them late, some of them drifting."""
     directory = tmp_path_factory.mktemp("runs") / "feddag-run"
-    settings = {"drift_round": 2, "drift_every": 1, "holdout": 0.1, "sharing": "encoder"}
+    settings = {"drift_round": 2, "drift_every": 1, "holdout": 0.1, "sharing": "encoder", "similarity": "fused"}
     feddag.run(feddag.Experiment(clients=12, groups=3, epochs=1, rounds=4, workers=1, **settings), directory)
     return directory
 
