@@ -13,11 +13,12 @@ from feddag.runner.level import stabilisers
 
 ROOT = Path(__file__).parent.parent
 sys.path.append(str(ROOT))  # where `experiments` are found, wherever this is run
+
+from experiments.ingredients import BEFORE  # noqa: E402
+
 MOMENTUM = "experiments.server_momentum:Momentum"
 REVISIONS: Sequence[Mapping[str, int]] = ({}, {"feddag-star": 2, "feddag-dagger": 3, "feddag": 4, MOMENTUM: 2})
 """Today's, and those before clients told how their samples look: rows that were not run again since say so."""
-BEFORE = {"head": "random", "softmax": "all", "similarity": "fused", "primary_start": "warm", "style": False}
-"""The defaults of those."""
 UNVERIFIED = ("pacs", "office-caltech10")
 VISITING = {*SecondarySettings.__annotations__, *SharingSettings.__annotations__} - {"sharing"}
 """Fields that FedDAG has for visiting encoders only."""
@@ -28,8 +29,10 @@ def kept(file: str, method: str, seeds: Sequence[int], age: int = 0, **fields: A
     found = {}
     revision = REVISIONS[age].get(method)
     if revision:
-        fields = BEFORE | fields
-    if method == "feddag" and (revision or VISITING & set(fields)):
+        fields = {**BEFORE, **fields}
+        if method != "feddag":
+            del fields["sharing"]
+    elif method == "feddag" and VISITING & set(fields):
         fields |= {"sharing": "encoder"}
     for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
         # The key of an unverified dataset also tells in which form it was found, and here it may not be found at all.

@@ -14,27 +14,49 @@ from feddag.bench import released as bench_released
 from feddag.runner.level import span
 from feddag.runner.paired import paired_difference
 
-
-def accuracies(row: Row) -> dict[int, float]:
-    """The headline of a row's results, by seed."""
-    return {seed: read(path)["accuracy"]["mean"] for seed, path in row.files.items()}
+BYTES = ("bytes_up", "bytes_down")
 
 
-def paired(row: Row, other: Row) -> str:
+def accuracies(row: Row, part: str = "mean") -> dict[int, float]:
+    """The headline of a row's results, or its worst decile, by seed."""
+    return {seed: read(path)["accuracy"][part] for seed, path in row.files.items()}
+
+
+def paired(row: Row, other: Row, part: str = "mean") -> str:
     """How far one row is from another, seed by seed, with the 95 % interval of the mean."""
-    return str(paired_difference(accuracies(row), accuracies(other)) or "")
+    return str(paired_difference(accuracies(row, part), accuracies(other, part)) or "")
 
 
-def drawn_across(rows: Sequence[Row], files: Mapping[str, str]) -> str:
+def drawn_across(rows: Sequence[Row], files: Mapping[str, str], part: str = "mean") -> str:
     """Rows by label, settings side by side: the accuracy of the first row, and differences to it of all others."""
-    by_label = {
-        label: {row.file: row for row in rows if row.label == label} for label in dict.fromkeys(r.label for r in rows)
-    }
-    first, *others = by_label
-    said = {file: accuracies(row) for file, row in by_label[first].items()}
+    table = _by_label(rows)
+    first, *others = table
+    said = {file: accuracies(row, part) for file, row in table[first].items()}
     body = [[first, *(f"{statistics.mean(said[file].values()):.3f}" if said[file] else "" for file in files)]]
-    body += [[label, *(paired(by_label[label][file], by_label[first][file]) for file in files)] for label in others]
+    body += [[label, *(paired(table[label][file], table[first][file], part) for file in files)] for label in others]
     return lined(["", *files.values()], [line for line in body if any(line[1:])])
+
+
+def drawn_prices(rows: Sequence[Row], files: Mapping[str, str]) -> str:
+    """Rows by label, settings side by side: megabytes up and down per client, teraflops of training, and rounds."""
+
+    def price(row: Row) -> str:
+        results = list(map(read, row.files.values()))
+        if not results:
+            return ""
+        up, down = (statistics.mean(one[name] / one["clients"] for one in results) / 1e6 for name in BYTES)
+        flops = statistics.mean(one["training_flops"] for one in results) / 1e12
+        return f"{up:.2f} / {down:.2f}, {flops:.3g}, {span(one['rounds'] for one in results)}"
+
+    body = [[label, *(price(by_file[file]) for file in files)] for label, by_file in _by_label(rows).items()]
+    return lined(["", *files.values()], [line for line in body if any(line[1:])])
+
+
+def _by_label(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+    table: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        table.setdefault(row.label, {})[row.file] = row
+    return table
 
 
 def drawn_groups(file: str) -> str:

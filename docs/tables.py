@@ -7,7 +7,7 @@ can only show what that experiment, with this code, has produced.
 import re
 import statistics
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,12 +20,13 @@ from measured import (
     drawn_clustering,
     drawn_groups,
     drawn_personal,
+    drawn_prices,
     drawn_released,
     drawn_rows,
     paired,
 )
 
-from experiments.ingredients import ORACLES, VARIANTS
+from experiments.ingredients import INGREDIENTS, OTHERS, TAKEN_APART
 from feddag.bench import attacks as bench_attacks
 from feddag.bench import landmarks as bench_landmarks
 from feddag.bench import mixed as bench_mixed
@@ -151,12 +152,32 @@ SMALL = {
 }
 
 
-INGREDIENTS = {
+AT_EQUAL_WORK = {
     "small-concept-shift": "concept shift",
     "small-label-skew-0.2-q0.25": "label skew 0.2, quantity 0.25",
+    "small-label-skew-0.2-q1": "label skew 0.2",
+    "small-label-skew-0.3-q1": "label skew 0.3",
+    "small-label-skew-0.3-q0.25": "label skew 0.3, quantity 0.25",
     "small-dirichlet": "Dirichlet 0.25",
+    "small-tenth": "a tenth, label skew 0.2",
+    "cifar10-few": "a fifth of CIFAR-10",
     "small-pacs": "PACS, domains",
+    "small-corruptions": "4 corruptions",
 }
+FULL_SIZE = {
+    "fmnist-concept-shift": "Fashion-MNIST, concept shift",
+    "cifar10-concept-shift": "CIFAR-10, concept shift",
+    "fmnist-label-skew-q1.0": "Fashion-MNIST, label skew 0.2",
+}
+
+
+def at_equal_work(files: Iterable[str], others: Mapping[str, tuple[str, Mapping[str, Any]]]) -> list[Row]:
+    """`feddag` and what `experiments.ingredients` holds against it."""
+    return [
+        Row(file, method, label, fields=fields, seeds=range(5), costliest=FEDDAG)
+        for file in files
+        for label, (method, fields) in ({f"`{FEDDAG}`": (FEDDAG, {})} | dict(others)).items()
+    ]
 
 
 def small(*methods: str, costliest: str = "") -> list[Row]:
@@ -203,16 +224,6 @@ TABLES = {
         "the same, level",
         ["accuracy", "vs feddag", "worst decile", "rounds", "TFLOP", "MB up / down per client"],
         small(FEDAVG, ORACLE, STAR, FEDDAG, costliest=FEDDAG),
-    ),
-    "ingredients": Table(
-        "accuracy, and differences to it",
-        [],
-        [
-            Row(file, method, label, fields=fields, seeds=range(5), costliest=FEDDAG)
-            for file in INGREDIENTS
-            for method, variants in ((FEDDAG, {"`feddag`": {}, **VARIANTS}), (ORACLE, ORACLES))
-            for label, fields in variants.items()
-        ],
     ),
     "baselines, quantity 0.25": Table(
         "quantity 0.25", PLAIN, rows_of("fmnist-label-skew-q0.25", LOCAL, FEDAVG, ORACLE)
@@ -395,6 +406,16 @@ TABLES = {
 }
 
 
+SMALL_ROWS = at_equal_work(AT_EQUAL_WORK, OTHERS)
+FULL_ROWS = at_equal_work(FULL_SIZE, OTHERS)
+INGREDIENT_ROWS = at_equal_work(TAKEN_APART, {label: (FEDDAG, fields) for label, fields in INGREDIENTS.items()})
+
+
+def all_rows() -> list[Row]:
+    """Every row of every table, whichever way it is shown."""
+    return [*(row for table in TABLES.values() for row in table.rows), *SMALL_ROWS, *FULL_ROWS, *INGREDIENT_ROWS]
+
+
 def files_of(row: Row) -> list[Path]:
     return list(row.files.values())
 
@@ -439,7 +460,13 @@ def filled(text: str) -> str:
         measured = {
             "groups": partial(drawn_groups, "bench-groups.json"),
             "groups as published": partial(drawn_groups, "bench-groups-published.json"),
-            "ingredients": partial(drawn_across, TABLES["ingredients"].rows, INGREDIENTS),
+            "ingredients": partial(drawn_across, INGREDIENT_ROWS, {file: AT_EQUAL_WORK[file] for file in TAKEN_APART}),
+            "equal work": partial(drawn_across, SMALL_ROWS, AT_EQUAL_WORK),
+            "equal work, worst decile": partial(drawn_across, SMALL_ROWS, AT_EQUAL_WORK, "worst_decile"),
+            "equal work, prices": partial(drawn_prices, SMALL_ROWS, AT_EQUAL_WORK),
+            "equal work, full size": partial(drawn_across, FULL_ROWS, FULL_SIZE),
+            "equal work, full size, worst decile": partial(drawn_across, FULL_ROWS, FULL_SIZE, "worst_decile"),
+            "equal work, full size, prices": partial(drawn_prices, FULL_ROWS, FULL_SIZE),
             "alike": drawn_alike,
             "mixed": partial(drawn_rows, bench_mixed, "bench-mixed.json"),
             "power": partial(drawn_rows, bench_power, "bench-power.json"),

@@ -1,10 +1,12 @@
 """What each ingredient of `feddag` is worth: without it, or with another in its place, at the same training FLOPs.
 
-FEDDAG_DATA=... python -m experiments.ingredients                   # every setting, seeds 0-4: kept in results/
+FEDDAG_DATA=... python -m experiments.ingredients                     # every small setting, seeds 0-4
 FEDDAG_DATA=... python -m experiments.ingredients small-pacs --seeds 0,1,2
+FEDDAG_DATA=... python -m experiments.ingredients fmnist-concept-shift cifar10-concept-shift fmnist-label-skew-q1.0 \
+    --seeds 0,1,2                                                     # full size
 
-`feddag` runs as it stands; every variant then trains for the least number of rounds that take as many FLOPs, warm-up
-included. `oracle` is FedAvg inside the true groups with the same stabilisers, with and without head and softmax.
+`feddag` runs as it stands; everything else then trains for the least number of rounds that take as many FLOPs, warm-up
+included. On four settings it is also run without each ingredient. Results are kept in results/.
 """
 
 import argparse
@@ -19,12 +21,13 @@ from feddag.runner.compare import compare_methods
 from feddag.runner.level import stabilisers
 
 FOLDER = Path(__file__).parent
-SETTINGS = ("small-concept-shift", "small-label-skew-0.2-q0.25", "small-dirichlet", "small-pacs")
 PLAIN = {"head": "random", "softmax": "all"}
-VARIANTS: Mapping[str, Mapping[str, Any]] = {
-    "no families": {"sharing": "none"},
-    "visiting encoders (§4)": {"sharing": "encoder"},
-    "with a warm-up: gradients, Eq. 22": {"similarity": "fused", "primary_start": "warm"},
+WARM = {"similarity": "fused", "primary_start": "warm"}
+BEFORE: Mapping[str, Any] = {**PLAIN, **WARM, "style": False, "sharing": "encoder"}
+"""`feddag` as it was: with a warm-up and visiting encoders, without looks, a sharp head and own classes."""
+
+INGREDIENTS: Mapping[str, Mapping[str, Any]] = {
+    "with a warm-up: gradients, Eq. 22": WARM,
     "random head": {"head": "random"},
     "softmax over the cluster's classes": {"softmax": "held"},
     "softmax over all classes": {"softmax": "all"},
@@ -33,20 +36,37 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "no smoothing": {"smoothing": 0.0},
     "sampling over all": {"sampling": "all"},
 }
-ORACLES: Mapping[str, Mapping[str, Any]] = {"`oracle`": {}, "`oracle`, random head, softmax over all": PLAIN}
+OTHERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "`feddag-star`: no families": ("feddag-star", {}),
+    "visiting encoders (§4)": ("feddag", {"sharing": "encoder"}),
+    "`feddag` before": ("feddag", BEFORE),
+    "`feddag-paper`": ("feddag-paper", stabilisers("feddag-paper")),
+    "`oracle`": ("oracle", stabilisers()),
+    "`oracle`, random head, softmax over all": ("oracle", stabilisers() | PLAIN),
+    "`fedavg`": ("fedavg", stabilisers()),
+}
+"""Method and fields; `oracle` is FedAvg inside the true groups. Baselines have FedDAG's stabilisers, the paper none."""
+
+TAKEN_APART = ("small-concept-shift", "small-label-skew-0.2-q0.25", "small-dirichlet", "small-pacs")
+SETTINGS = (
+    *TAKEN_APART,
+    *("small-label-skew-0.2-q1", "small-label-skew-0.3-q1", "small-label-skew-0.3-q0.25"),
+    *("small-corruptions", "small-tenth", "cifar10-few"),
+)
 
 
 def measure(setting: str, seed: int, results: Path, runs: Path) -> None:
-    """`feddag` and every variant of it, on one setting and seed."""
+    """`feddag` and everything that is held against it, on one setting and seed."""
     file = FOLDER / f"{setting}.toml"
     [ours] = read_experiments(file, {}, ["feddag"], [seed])
-    flops = kept(ours, results, runs)["training_flops"]
-    budget = {"training_flops": flops}
-    for fields in VARIANTS.values():
-        kept(read_experiments(file, {**fields, **budget}, ["feddag"], [seed])[0], results, runs)
-    if ours.divide(ours.load_dataset()).truth is not None:
-        for fields in ORACLES.values():
-            kept(read_experiments(file, {**stabilisers(), **fields, **budget}, ["oracle"], [seed])[0], results, runs)
+    budget = {"training_flops": kept(ours, results, runs)["training_flops"]}
+    others = dict(OTHERS)
+    if setting in TAKEN_APART:
+        others |= {label: ("feddag", fields) for label, fields in INGREDIENTS.items()}
+    for method, fields in others.values():
+        [one] = read_experiments(file, {**fields, **budget}, [method], [seed])
+        if method != "oracle" or ours.divide(ours.load_dataset()).truth is not None:
+            kept(one, results, runs)
 
 
 def kept(experiment: Experiment, results: Path, runs: Path) -> ResultRecord:

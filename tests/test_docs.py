@@ -61,7 +61,7 @@ def test_tables_show_what_the_kept_results_say(monkeypatch) -> None:
     for page in tables.PAGES:
         text = page.read_text(encoding="utf-8")
         assert tables.filled(text) == text, f"{page.name}: make tables"
-    shown = {path for table in tables.TABLES.values() for row in table.rows for path in tables.files_of(row)}
+    shown = {path for row in tables.all_rows() for path in tables.files_of(row)}
     assert set((ROOT / "results").glob("*-s[0-9]*.json")) == shown, "a kept result that no table shows"
 
 

@@ -192,7 +192,17 @@ def test_the_note_says_what_was_made_equal() -> None:
 def test_compare_level_on_the_command_line(in_tmp: Path, monkeypatch, capsys) -> None:
     Path("experiments").mkdir()
     Path("experiments/tiny.toml").write_text("clients = 4\nrounds = 2\nepochs = 1\nworkers = 1\ngroups = 2\n")
-    command = "feddag compare experiments/tiny.toml --level --methods fedavg,feddag-star --seeds 0,1 --keep".split()
+    command = [
+        "feddag",
+        "compare",
+        "experiments/tiny.toml",
+        "--level",
+        "--methods",
+        "fedavg,feddag-star",
+        "--seeds",
+        "0,1",
+        "--keep",
+    ]
     for smoothing in (0.5, 0.7, 0.7):
         monkeypatch.setattr(sys, "argv", [*command, f"--set=smoothing={smoothing}"])
         with pytest.raises(SystemExit) as ended:

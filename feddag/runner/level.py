@@ -17,13 +17,13 @@ COSTLIER = 1.5  # times what a round of the last method takes, so that two encod
 Compare = Callable[[Sequence[Experiment]], Iterable[Compared]]
 
 
-def stabilisers() -> dict[str, Any]:
-    """The fields that are made equal, as the default method has them: it has the most.
+def stabilisers(method: str = DEFAULT_METHOD) -> dict[str, Any]:
+    """The fields that are made equal, as a method has them; the default method has the most.
 
     >>> stabilisers()
     {'sampling': 'clusters', 'balanced': True, 'smoothing': 0.7, 'head': 'sharp', 'softmax': 'own'}
     """
-    fields = find_method(DEFAULT_METHOD).Settings.model_fields
+    fields = find_method(method).Settings.model_fields
     return {name: fields[name].default for name in STABILISERS}
 
 

@@ -1,5 +1,8 @@
 """FedDAG as printed and as released: the round by hand, and what each asks of clients and of the grouping."""
 
+import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,6 +10,7 @@ import torch
 
 import feddag
 from feddag import testing
+from feddag.cli import main
 from feddag.client.warmup import MakeSignature
 from feddag.errors import FeddagError
 from feddag.federation import Federation
@@ -17,6 +21,7 @@ from feddag.testing import moved
 from feddag.weights import ClientId, only
 from tests.methods.pretend import SINGLE, SPEC, TWO, Pretend
 
+ROOT = Path(__file__).parents[2]
 THREE = {0: [0], 1: [1], 2: [2]}
 
 
@@ -147,6 +152,25 @@ def test_what_contradicts_itself_is_refused(settings: dict[str, Any], sentence: 
 
 def test_a_fixed_number_of_clusters_is_kept() -> None:
     assert len(begun("feddag", {n: [n % 4] for n in range(8)}, fusion="clarity", clusters=2)[2].groups.trained) == 2
+
+
+def test_a_user_compares_all_three_forms_with_the_true_groups(in_tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command of docs/methods.md."""
+    command = "feddag compare --methods feddag-paper,feddag-released,feddag,oracle --clients 10 --rounds 3"
+    assert command in (ROOT / "docs/methods.md").read_text()
+    monkeypatch.setattr(sys, "argv", [*command.split(), "--json", "all.json", "--no-report"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    results = json.loads(Path("all.json").read_text())
+    paper, released, ours, oracle = results
+    assert [one["method"] for one in results] == ["feddag-paper", "feddag-released", "feddag", "oracle"]
+    assert len({tuple(one["truth"]) for one in results}) == 1 == oracle["ari"]  # the same clients in all
+    # As published nobody has our stabilisers, and two encoders are trained after a warm-up.
+    assert ours["accuracy"]["mean"] > max(one["accuracy"]["mean"] for one in (paper, released, oracle))
+    assert min(paper["training_flops"], released["training_flops"]) > 2 * oracle["training_flops"]
+    warm = [one["training_flops_by_phase"].get("warm-up", 0) for one in results]
+    assert warm[1] > warm[0] > 0 == warm[2] == warm[3]
 
 
 def test_ablations_of_the_paper_are_named() -> None:
