@@ -1,12 +1,12 @@
 """What each ingredient of `feddag` is worth: without it, or with another in its place, at the same training FLOPs.
 
-FEDDAG_DATA=... python -m experiments.ingredients                     # every small setting, seeds 0-4
-FEDDAG_DATA=... python -m experiments.ingredients small-pacs --seeds 0,1,2
+FEDDAG_DATA=... python -m experiments.ingredients                   # against others, every small setting, seeds 0-4
+FEDDAG_DATA=... python -m experiments.ingredients --apart           # without each ingredient, on four of them
 FEDDAG_DATA=... python -m experiments.ingredients fmnist-concept-shift cifar10-concept-shift fmnist-label-skew-q1.0 \
-    --seeds 0,1,2                                                     # full size
+    --seeds 0,1,2                                                   # full size
 
 `feddag` runs as it stands; everything else then trains for the least number of rounds that take as many FLOPs, warm-up
-included. On four settings it is also run without each ingredient. Results are kept in results/.
+included. Results are kept in results/.
 """
 
 import argparse
@@ -55,15 +55,12 @@ SETTINGS = (
 )
 
 
-def measure(setting: str, seed: int, results: Path, runs: Path) -> None:
-    """`feddag` and everything that is held against it, on one setting and seed."""
+def measure(setting: str, seed: int, apart: bool, results: Path, runs: Path) -> None:
+    """`feddag` and everything that is held against it, or itself taken apart, on one setting and seed."""
     file = FOLDER / f"{setting}.toml"
     [ours] = read_experiments(file, {}, ["feddag"], [seed])
     budget = {"training_flops": kept(ours, results, runs)["training_flops"]}
-    others = dict(OTHERS)
-    if setting in TAKEN_APART:
-        others |= {label: ("feddag", fields) for label, fields in INGREDIENTS.items()}
-    for method, fields in others.values():
+    for method, fields in [("feddag", fields) for fields in INGREDIENTS.values()] if apart else OTHERS.values():
         [one] = read_experiments(file, {**fields, **budget}, [method], [seed])
         if method != "oracle" or ours.divide(ours.load_dataset()).truth is not None:
             kept(one, results, runs)
@@ -82,11 +79,12 @@ def kept(experiment: Experiment, results: Path, runs: Path) -> ResultRecord:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="What each ingredient of feddag is worth, at equal training FLOPs.")
-    parser.add_argument("settings", nargs="*", default=SETTINGS)
+    parser.add_argument("settings", nargs="*")
+    parser.add_argument("--apart", action="store_true", help="without each ingredient, not against others")
     parser.add_argument("--seeds", default="0,1,2,3,4")
     parser.add_argument("--results", type=Path, default=FOLDER.parent / "results")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     given = parser.parse_args()
     for seed in map(int, given.seeds.split(",")):
-        for setting in given.settings:
-            measure(setting, seed, given.results, given.runs)
+        for setting in given.settings or (TAKEN_APART if given.apart else SETTINGS):
+            measure(setting, seed, given.apart, given.results, given.runs)
