@@ -1,8 +1,7 @@
 """FedAC: personal models, held near their cluster's centre and a global embedding (Zhang et al., 2024).
 
 Every client goes on from its own model and sends it. The server groups the last models by their low-rank cosine with
-clusters' centres, and splits or merges clusters by how wide they are: their number need not be known. No code was
-published; docs/fidelity.md says where the paper errs or is silent.
+clusters' centres, and splits or merges clusters by how wide they are. docs/fidelity.md says where the paper errs.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +22,6 @@ from feddag.server.lrcos import ModelSimilarity, Similarity, divided, most_alike
 from feddag.server.robust import robust_mean
 from feddag.weights import ClientId, Own, Ref, Served, Weights, flat, only, used
 
-PERSONAL = "personal"
 EMBEDDING = ("encoder",)  # phi; the head is the decision h
 
 
@@ -70,12 +68,12 @@ class FedAC(ClusteredMethod):
         if not answered:
             return
         self.held |= answered
-        heard = self.held if self._settings.embedding == "all" else answered
-        self.common = self.mean_model(heard, self.common)  # line 9, as a mean
-        clients, models = self.stored()
+        all_of_them = self._settings.embedding == "all"
+        self.common = self.mean_model(self.held if all_of_them else answered, self.common)  # line 9, as a mean
+        clients = sorted(self.held)
+        models = torch.stack([flat(self.held[client]) for client in clients])
         similarity = self.alike.in_round(models, federation.round)  # line 10, on the server: no map has to travel
-        regroup = self.e_step if self.founded else self.found  # line 11
-        regroup(federation, clients, similarity, models)
+        (self.e_step if self.founded else self.found)(federation, clients, similarity, models)  # line 11
         if self._settings.tuning:
             self.tune(federation, clients, models)  # line 13, from the means that line 12 would give
         self.m_step()  # line 12
@@ -91,24 +89,18 @@ class FedAC(ClusteredMethod):
         common, embedding = federation.put(self.common), federation.put(only(self.common, EMBEDDING))
         for client in sampled:
             centre = centres.get(self.groups.cluster_of.get(client, -1), common)
-            anchors = Anchor(centre, own.pull), Anchor(embedding, own.pull_encoder, EMBEDDING)
+            both = Anchor(centre, own.pull), Anchor(embedding, own.pull_encoder, EMBEDDING)
+            pulls = tuple(anchor for anchor in both if anchor.strength)
             start: tuple[Ref | Own, ...] = (centre,)
             if client in self.held:
-                start = (federation.put(self.held[client]),) if client in self.lost else (centre, Own(PERSONAL))
-            pulls = tuple(anchor for anchor in anchors if anchor.strength)
-            yield Job(client, Train(start, anchors=pulls, keep=PERSONAL, smoothing=own.smoothing))
-
-    def stored(self) -> tuple[list[ClientId], Tensor]:
-        """The clients that have sent a model, and their models as rows."""
-        clients = sorted(self.held)
-        return clients, torch.stack([flat(self.held[client]) for client in clients])
+                start = (federation.put(self.held[client]),) if client in self.lost else (centre, Own("personal"))
+            yield Job(client, Train(start, anchors=pulls, keep="personal", smoothing=own.smoothing))
 
     def found(self, federation: Federation, clients: list[ClientId], similarity: Similarity, models: Tensor) -> None:
         """The first clusters: of the first models that arrived, because before all of them were the same."""
         labels = divided(models, max(1, min(self._settings.clusters, len(clients) // 2)), similarity).tolist()
         [cluster] = self.groups.trained
-        for client in clients:
-            self.groups.move(client, cluster)
+        self.groups.cluster_of |= dict.fromkeys(clients, cluster)
         self.groups.split(cluster, [[c for c, own in zip(clients, labels, strict=True) if own == n] for n in {*labels}])
         self.founded = True
 
@@ -136,25 +128,23 @@ class FedAC(ClusteredMethod):
     def tune(self, federation: Federation, clients: Sequence[ClientId], models: Tensor) -> None:
         """Algorithm 3: at most one cluster is split or merged."""
         own = [self.groups.cluster_of[client] for client in clients]
-        clusters = sorted({*own})
-        labels = torch.tensor([clusters.index(n) for n in own])
-        change = self.number.change(models, labels, self.alike.among, federation.round, clusters)
-        if change is not None:
-            cluster, leaving = clusters[change.cluster], [clients[position] for position in change.leaving]
-            if change.into is None:
-                staying = [client for client in self.groups.members(cluster) if client not in leaving]
-                self.groups.split(cluster, [staying, leaving])
-            else:
-                self.groups.merge(cluster, clusters[change.into])
-            self.number.note(change.direction)
-            federation.tell(change.kind, f"{change.kind} of cluster {cluster}: its G is {change.ratio:.2f}", leaving)
+        if (change := self.number.change(models, own, self.alike.among, federation.round)) is None:
+            return
+        cluster, leaving = change.cluster, [clients[position] for position in change.leaving]
+        if change.into is None:
+            self.groups.split(cluster, [[c for c in self.groups.members(cluster) if c not in leaving], leaving])
+        else:
+            self.groups.merge(cluster, change.into)
+        self.number.note(change.direction)
+        federation.tell(change.kind, f"{change.kind} of cluster {cluster}: its G is {change.ratio:.2f}", leaving)
 
     def model_of(self, client: ClientId) -> Served:
         """Its own model; before it has one, its cluster's or the best of all."""
         if client in self.held and client not in self.lost:
-            return (self.groups.served[self.groups.cluster_of[client]], used(PERSONAL, self._settings.smoothing))
+            return (self.groups.served[self.groups.cluster_of[client]], used("personal", self._settings.smoothing))
         return self.held.get(client) or super().model_of(client)
 
     def diagnostics(self) -> Diagnostics:
         told: Diagnostics = {"clients": sorted(self.held), "by_round": self.number.curves()}
-        return told | {"distances": self.alike.distances(self.stored()[1])} if self.held else {}
+        models = [flat(self.held[client]) for client in sorted(self.held)]
+        return told | {"distances": self.alike.distances(torch.stack(models))} if models else {}

@@ -105,21 +105,22 @@ class ClusterNumber(Stateful):
     def change(
         self,
         models: Tensor,
-        labels: Tensor,
+        cluster_of: Sequence[int],
         measure: Callable[[Tensor], Similarity],
         round: int = 0,
-        names: Sequence[int] = (),
     ) -> Change | None:
         """What is to be done now, if anything: to the cluster whose G is furthest out of the band, if it can be.
 
-        Models are rows, `labels` their clusters (0, 1, ..., none empty), and `measure` tells how alike some models are.
-        The G of clusters is kept for the page of the run, under their `names`.
+        Models are rows, `cluster_of` names the cluster of each, and `measure` tells how alike some models are. The G of
+        clusters is kept for the page of the run.
         """
         if len(models) != self.known:  # other clients, another number of clusters
             self.known, self.direction, self.turned = len(models), 0, 0
+        names = sorted({*cluster_of})
+        labels = torch.tensor([names.index(cluster) for cluster in cluster_of])
         products = inner_products(models)
         found = granularity(products, labels)
-        rows = [(round, name, ratio) for name, ratio in zip(names, found.tolist(), strict=False)]
+        rows = [(round, name, ratio) for name, ratio in zip(names, found.tolist(), strict=True)]
         self.seen = torch.cat([self.seen, torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)])
         for cluster in _most_urgent_first(found, self._low, self._high):
             grows = bool(found[cluster] > self._high)
@@ -127,7 +128,8 @@ class ClusterNumber(Stateful):
                 continue
             change = _split(models, labels, cluster, measure) if grows else self._merge(products, labels, cluster)
             if change is not None:
-                return change._replace(ratio=float(found[cluster]))
+                into = None if change.into is None else names[change.into]
+                return change._replace(cluster=names[cluster], into=into, ratio=float(found[cluster]))
         return None
 
     def _merge(self, products: Tensor, labels: Tensor, cluster: int) -> Change | None:

@@ -25,7 +25,7 @@ def g(models: Tensor, labels: list[int]) -> list[float]:
 
 
 def change(models: Tensor, labels: list[int], tuner: ClusterNumber | None = None) -> Change | None:
-    return (tuner or ClusterNumber(**BAND)).change(models, torch.tensor(labels), lambda own: negative_l2)
+    return (tuner or ClusterNumber(**BAND)).change(models, labels, lambda own: negative_l2)
 
 
 def test_granularity_by_hand() -> None:
@@ -102,7 +102,7 @@ def test_models_that_stay_as_they_are_end_with_a_number_of_clusters_and_every_cl
     labels = torch.unique(torch.from_numpy(draw.integers(0, first, count)), return_inverse=True)[1]
     tuner = ClusterNumber(**BAND)
     for _ in range((BAND["turns"] + 1) * count + 1):
-        found = tuner.change(models, labels, lambda own: negative_l2)
+        found = tuner.change(models, labels.tolist(), lambda own: negative_l2)
         if found is None:
             return
         if found.kind == "split":  # the merge that would undo it is refused
@@ -131,7 +131,7 @@ def test_models_that_never_rest_change_the_number_finitely_often(count: int, tur
         if draw.random() < 0.2 and int(labels.max()) > 0:  # the E-step leaves a cluster empty
             labels = torch.unique(torch.where(labels == 0, 1, labels), return_inverse=True)[1]
             tuner.note(-1)
-        found = tuner.change(models, labels, lambda own: negative_l2)
+        found = tuner.change(models, labels.tolist(), lambda own: negative_l2)
         changes, quiet = (changes, quiet + 1) if found is None else (changes + 1, 0)
         if found is not None:
             labels = applied(labels, found)
@@ -155,8 +155,8 @@ def test_what_is_remembered_for_the_page() -> None:
     """Around 0 and 10 with 1 inside each: G is 1 / 100; one cluster alone has none."""
     number = ClusterNumber(0.2, 0.8, 4)
     models = torch.tensor([[-1.0], [1.0], [9.0], [11.0]])
-    number.change(models, torch.tensor([0, 0, 0, 0]), lambda _: negative_l2, 1, [0])
-    number.change(models, torch.tensor([0, 0, 1, 1]), lambda _: negative_l2, 2, [0, 3])
+    number.change(models, [0, 0, 0, 0], lambda _: negative_l2, 1)
+    number.change(models, [0, 0, 3, 3], lambda _: negative_l2, 2)
     curves = number.curves()
     assert curves["clusters"]["number"].tolist() == [[1, 1], [2, 2]]
     np.testing.assert_allclose(curves["G"]["cluster 3"], [[2, 0.01]])
