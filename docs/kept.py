@@ -19,7 +19,10 @@ from experiments.ingredients import BEFORE  # noqa: E402
 MOMENTUM = "experiments.server_momentum:Momentum"
 REVISIONS: Sequence[Mapping[str, int]] = ({}, {"feddag-star": 2, "feddag-dagger": 3, "feddag": 4, MOMENTUM: 2})
 """Today's, and those before clients told how their samples look: rows that were not run again since say so."""
-UNVERIFIED = ("pacs", "office-caltech10")
+SAME: Mapping[str, int] = {"feddag-star": 6, "feddag-dagger": 7, "feddag": 8}
+"""Revisions that do what today's do wherever samples look alike, which is everywhere but under feature skew."""
+FORMS = {"pacs": "pacs48.npz", "office-caltech10": "office_caltech48.npz"}
+"""The files that unverified datasets were found in: here they may not be found at all."""
 VISITING = {*SecondarySettings.__annotations__, *SharingSettings.__annotations__} - {"sharing"}
 """Fields that FedDAG has for visiting encoders only."""
 
@@ -35,11 +38,12 @@ def kept(file: str, method: str, seeds: Sequence[int], age: int = 0, **fields: A
     elif method == "feddag" and VISITING & set(fields):
         fields |= {"sharing": "encoder"}
     for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
-        # The key of an unverified dataset also tells in which form it was found, and here it may not be found at all.
-        key = one.key(revision)[:8] if one.dataset not in UNVERIFIED else "*"
-        for path in (ROOT / "results").glob(f"{one.title()}-{key}.json"):
-            known = read(path)
-            if one.dataset not in UNVERIFIED or (known["rounds"], known["model"]) == (one.rounds, one.model):
+        revisions = [revision]
+        if revision is None and method in SAME and one.partition != "feature-skew":
+            revisions.insert(0, SAME[method])
+        for each in revisions:
+            path = ROOT / "results" / f"{one.title()}-{one.key(each, FORMS.get(one.dataset))[:8]}.json"
+            if path.exists():
                 found[one.seed] = path
     return found
 

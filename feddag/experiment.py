@@ -292,10 +292,11 @@ class Experiment(BaseModel):
         own = {name: getattr(self, name) for name in type(self).model_fields if name not in unused}
         return {name: value for name, value in (own | self.settings.model_dump()).items() if value is not None}
 
-    def key(self, revision: int | None = None) -> str:
+    def key(self, revision: int | None = None, form: str | None = None) -> str:
         """What this experiment's result is kept under: equal for equal results, whatever the workers and the device.
 
-        `revision` is that of the method's code, by default today's.
+        `revision` is that of the method's code, by default today's; `form` the file that an unverified dataset was
+        found in, by default the one that is here.
         """
         identity = {name: value for name, value in self.resolved().items() if name not in NOT_PART_OF_THE_RESULT}
         neutral = {**NEUTRAL, **self.method_class.Settings.came_later}
@@ -303,8 +304,11 @@ class Experiment(BaseModel):
         identity["revision"] = revision or self.method_class.revision
         if _is_own(self.dataset):
             identity["dataset"] = fingerprint(Path(self.dataset))  # what is in it, not where it lies
-        elif self.dataset in KNOWN and not KNOWN[self.dataset].sha256 and (form := find(self.dataset)) is not None:
-            identity["dataset_form"] = form.name  # unverified: it may be the whole set or a selection
+        elif self.dataset in KNOWN and not KNOWN[self.dataset].sha256:
+            if form is None and (found := find(self.dataset)) is not None:
+                form = found.name
+            if form is not None:
+                identity["dataset_form"] = form  # unverified: it may be the whole set or a selection
         elif self.dataset in HELD:
             identity["dataset"] = self.dataset.rpartition("@")[2]  # what is in it, not what it is called
         if self.model is None and self.dataset not in KNOWN:

@@ -23,7 +23,7 @@ from feddag.server.complement import complement_graph
 from feddag.server.frame import Frame
 from feddag.server.fusion import blend, views_of
 from feddag.server.grouping import Grouping
-from feddag.server.many_looks import distances_between, looks_of_everyone, row_of_newcomer
+from feddag.server.many_looks import looks_of_everyone, row_of_newcomer
 from feddag.server.newcomers import compared_members
 from feddag.server.noise import (
     FEW,
@@ -45,6 +45,7 @@ from feddag.server.profiles import (
     some_of,
 )
 from feddag.server.similarity import Floats, counts_of, square
+from feddag.server.style import distances_between
 
 MOST_TURNS = 20
 SWEEPS = 2

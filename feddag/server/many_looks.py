@@ -8,21 +8,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feddag.client.signature import Signature
 from feddag.server.clustering import Labels
 from feddag.server.profiles import CHUNK
 from feddag.server.similarity import Floats
 from feddag.server.style import (
-    LEAST_EXCESS,
-    SURE,
     Looks,
     Styles,
     StyleSpace,
     looks_of,
     merged_while_alike,
-    style_distance,
 )
 
 MOST_MERGED = 500  # at a time: merging takes the square of it
@@ -55,29 +51,18 @@ def nearest_looks(known: Looks, own: Looks, trials: int) -> Labels:
     together, clients = _together(own, known), np.arange(len(own.counts))
     costs = np.full((len(clients), len(known.counts)), np.inf)
     for cluster in range(len(known.counts)):
-        excess, deviation, bound = together.compared(len(clients) + cluster, clients, trials)
-        alike = excess < np.maximum(bound, LEAST_EXCESS)  # never where they share no class
-        costs[alike, cluster] = (excess + SURE * deviation)[alike]
+        costs[:, cluster] = together.told_apart(len(clients) + cluster, clients, trials)[1]
     return np.where(np.isfinite(costs).any(1), costs.argmin(1), -1)
 
 
 def row_of_newcomer(space: StyleSpace, newcomer: Signature, trials: int) -> Floats:
     """Its distances to the clusters by looks: 0 to the one that it looks like, if there is one."""
     own = _looks(space, [newcomer])
-    excess = _together(own, space.looks).compared(0, 1 + np.arange(len(space.looks.counts)))[0]
-    row: Floats = style_distance(excess).astype(np.float32)
+    others = 1 + np.arange(len(space.looks.counts))
+    row: Floats = _together(own, space.looks).told_apart(0, others, trials)[0].astype(np.float32)
     if (cluster := int(nearest_looks(space.looks, own, trials)[0])) >= 0:
         row[cluster] = 0.0
     return row
-
-
-def distances_between(looks: Looks) -> Floats:
-    """clusters x clusters: nan where they share no class."""
-    everyone = np.arange(len(looks.counts))
-    between = np.stack([looks.compared(cluster, everyone)[0] for cluster in everyone.tolist()])
-    np.fill_diagonal(between, 0.0)
-    distances: NDArray[np.float32] = style_distance(between).astype(np.float32)
-    return distances
 
 
 def _looks(space: StyleSpace, signatures: Sequence[Signature]) -> Looks:

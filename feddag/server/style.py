@@ -21,12 +21,15 @@ RIDGE = 1e-3  # of the correlations inside classes
 TRACY_WIDOM = 2.02  # its 99 % point, for real data
 LARGEST_SPREAD = 9.0  # of a client's own variances over the usual ones: more is not believed
 MOST_COUNTED = 10_000  # samples of a class that count
+MOST_TIMES = 10.0  # what clients usually hold of a class; who claims more counts as so many
 LEAST_FREEDOM = 10.0  # samples beyond class means, for each statistic, below which its spread is not known
 TRUSTED = 20.0  # degrees of freedom from which on a client's own variance outweighs the usual one
 LEVEL = 0.01  # chance that any of the clients is kept apart by noise
-LEAST = 3 / 90  # distances below are no difference, however certain
 SCALE = 8.0  # excess at which a distance is 1 - 1/e
-LEAST_EXCESS = -SCALE * float(np.log1p(-LEAST))
+CLEAR = 0.27  # of a single sample's variance: an excess that counts wherever chance does not explain it
+FAINT = 0.08  # what does not count, however certain; in between, what is so many times beyond chance:
+TIMES = 4.0  # clients are no perfect draws of their group, so few of them may differ more than their samples explain
+LEAST_SEEN = 0.06  # distance of those that look different: nothing below 3/90 is cut apart
 SURE = 2.0  # standard deviations that are added to an excess when the nearest pair is looked for
 
 
@@ -38,6 +41,15 @@ def style_distance(excess: Array) -> Array:
     """
     distance: Array = np.sign(excess) * -np.expm1(-np.abs(excess) / SCALE)
     return distance
+
+
+def least_that_counts(chance: Array) -> Array:
+    """From which excess on clients look different, given what chance hardly exceeds.
+
+    >>> least_that_counts(np.array([0.001, 0.05, 0.1, 0.5])).tolist()
+    [0.08, 0.2, 0.27, 0.5]
+    """
+    return np.maximum(chance, np.clip(TIMES * chance, FAINT, CLEAR))
 
 
 def largest_eigenvalue(size: int, freedom: float) -> float:
@@ -74,6 +86,12 @@ class Styles:
                 styles.means[client] = item.style
                 styles.spread[client, rows, columns] = styles.spread[client, columns, rows] = item.style_spread
         return styles
+
+    def evened(self) -> "Styles":
+        """The same, but nobody counts for so much more than others that it decides alone what looks usual."""
+        held = self.counts[self.counts > 0]
+        most = MOST_TIMES * float(np.median(held)) if held.size else 0.0
+        return replace(self, counts=np.minimum(self.counts, most))
 
     @cached_property
     def freedom(self) -> Array:
@@ -191,6 +209,16 @@ class Looks:
         bound = usual * gammainccinv(np.maximum(shape, 1e-3), level) / np.maximum(shape, 1e-3) - usual
         return np.where(weights.sum(1) > 0, excess, np.nan), deviation, bound
 
+    def told_apart(self, one: int, others: NDArray[np.int64], trials: int | None = None) -> tuple[Array, Array]:
+        """The distances of a row to others, and what merging it with them costs: infinite where they look different.
+
+        Where they share no class, distances are nan and costs infinite.
+        """
+        excess, deviation, chance = self.compared(one, others, trials)
+        least, distance = least_that_counts(chance), style_distance(excess)
+        distance = np.where(excess >= least, np.maximum(distance, LEAST_SEEN), distance)
+        return distance, np.where(excess < least, excess + SURE * deviation, np.inf)
+
 
 def looks_of(styles: Styles, transform: Array, usual: Array) -> Looks:
     """Each client along these directions, with its own noise as far as it has the samples to know it."""
@@ -213,9 +241,7 @@ def merged_while_alike(looks: Looks) -> NDArray[np.int64]:
 
     def compare(one: int) -> None:
         others = everyone[alive & (everyone != one)]
-        excess, deviation, bound = looks.compared(one, others)
-        alike = excess < np.maximum(bound, LEAST_EXCESS)  # never where they share no class
-        costs[one, others] = costs[others, one] = np.where(alike, excess + SURE * deviation, np.inf)
+        costs[one, others] = costs[others, one] = looks.told_apart(one, others)[1]
 
     for client in range(size):
         compare(client)
@@ -235,6 +261,14 @@ def merged_while_alike(looks: Looks) -> NDArray[np.int64]:
         nearest[stale] = costs[stale].argmin(1)
 
 
+def distances_between(looks: Looks) -> NDArray[np.float32]:
+    """rows x rows: nan where they share no class."""
+    everyone = np.arange(len(looks.counts))
+    between = np.stack([looks.told_apart(row, everyone)[0] for row in everyone.tolist()])
+    np.fill_diagonal(between, 0.0)
+    return between.astype(np.float32)
+
+
 @dataclass(frozen=True, eq=False)
 class StyleSpace:
     """The directions in which clients look different, and the clusters of those that look the same."""
@@ -249,14 +283,8 @@ class StyleSpace:
 
     def view(self) -> NDArray[np.float32]:
         """A distance for each pair of clients, condensed: 0 inside a cluster, nan where clusters share no class."""
-        count = len(self.looks.counts)
-        between = np.stack([self.looks.compared(cluster, np.arange(count))[0] for cluster in range(count)])
-        np.fill_diagonal(between, 0.0)
         first, second = np.triu_indices(len(self.labels), 1)
-        distances: NDArray[np.float32] = style_distance(between).astype(np.float32)[
-            self.labels[first], self.labels[second]
-        ]
-        return distances
+        return distances_between(self.looks)[self.labels[first], self.labels[second]]
 
     def row(self, newcomer: Signature) -> NDArray[np.float32]:
         """The distances of a newcomer to all clients; 0 to those of the cluster that it looks like, if there is one."""
@@ -281,10 +309,9 @@ class StyleSpace:
     def _compared(self, together: Looks) -> tuple[Array, int | None]:
         """The last one's distances to the clusters, and the cluster that it looks like."""
         last = len(together.counts) - 1
-        excess, deviation, bound = together.compared(last, np.arange(last))
-        alike = excess < np.maximum(bound, LEAST_EXCESS)
-        nearest = int(np.where(alike, excess + SURE * deviation, np.inf).argmin())
-        return style_distance(excess), nearest if alike[nearest] else None
+        distances, costs = together.told_apart(last, np.arange(last))
+        nearest = int(costs.argmin())
+        return distances, nearest if np.isfinite(costs[nearest]) else None
 
 
 def style_space(signatures: Sequence[Signature]) -> StyleSpace | None:
@@ -292,7 +319,7 @@ def style_space(signatures: Sequence[Signature]) -> StyleSpace | None:
     told = [item.style.shape[1] for item in signatures if item.style.size]
     if len(told) < 2:
         return None
-    styles = Styles.of(signatures, int(np.median(told)))
+    styles = Styles.of(signatures, int(np.median(told))).evened()
     if styles.freedom.sum() < LEAST_FREEDOM * styles.means.shape[2]:
         return None
     transform = directions(styles)
@@ -301,4 +328,8 @@ def style_space(signatures: Sequence[Signature]) -> StyleSpace | None:
     usual = np.einsum("kq,kl,lq->q", transform, styles.pooled, transform)
     looks = looks_of(styles, transform, usual)
     rows, labels = np.unique(merged_while_alike(looks), return_inverse=True)
-    return StyleSpace(transform, usual, labels, Looks(looks.counts[rows], looks.sums[rows], looks.noise[rows]))
+    looks = Looks(looks.counts[rows], looks.sums[rows], looks.noise[rows])
+    everyone = np.arange(len(looks.counts))
+    if not any((looks.compared(row, everyone)[0] >= CLEAR).any() for row in everyone.tolist()):
+        return None  # faint differences tell groups apart where others are clear; they found none by themselves
+    return StyleSpace(transform, usual, labels, looks)

@@ -9,6 +9,7 @@ from scipy.stats import chi2
 from feddag.client.signature import Signature, signature
 from feddag.server.grouping import group
 from feddag.server.style import (
+    LEAST_SEEN,
     LEVEL,
     Looks,
     Styles,
@@ -92,6 +93,27 @@ def test_an_excess_by_hand() -> None:
     assert deviation == pytest.approx(np.sqrt(2 * 0.25**2 + 4 * 3.75 * 0.25))
     assert bound == pytest.approx(0.25 * chi2.isf(LEVEL / 2, 1) - 0.25)
     assert style_distance(excess) == pytest.approx(1 - np.exp(-3.75 / 8))
+
+
+def test_a_faint_difference_counts_where_it_is_far_beyond_chance() -> None:
+    """Means 0 and 0.4 of variance 1: 0.16 minus chance, which reaches 6.88 times the variance of the difference."""
+    for samples, apart in ((1000, True), (200, False)):
+        counts = np.full((2, 1), float(samples))
+        looks = Looks(counts, counts[..., None] * [[[0.0]], [[0.4]]], counts[..., None] * 1.0)
+        chance = 2 / samples * (chi2.isf(LEVEL / 2, 1) - 1)
+        assert (4 * chance < 0.16 - 2 / samples) == apart
+        distance, cost = looks.told_apart(0, np.array([1]))
+        assert np.isinf(cost[0]) == apart and distance[0] == pytest.approx(
+            LEAST_SEEN if apart else style_distance(np.array(0.16 - 2 / samples))
+        )
+        assert len(np.unique(merged_while_alike(looks))) == 1 + apart
+
+
+def test_however_sure_a_difference_can_be_too_small_and_a_clear_one_need_not_be_so_sure() -> None:
+    for square, samples, apart in ((0.07, 10**6, False), (0.5, 100, True), (0.5, 20, False)):
+        counts = np.full((2, 1), float(samples))
+        looks = Looks(counts, counts[..., None] * [[[0.0]], [[np.sqrt(square)]]], counts[..., None] * 1.0)
+        assert np.isinf(looks.told_apart(0, np.array([1]))[1][0]) == apart
 
 
 def test_classes_count_by_how_much_both_hold_of_them() -> None:
