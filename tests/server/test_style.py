@@ -32,7 +32,7 @@ def images(draw: np.random.Generator, labels: np.ndarray, look: str = "plain") -
     x = patterns[labels] * draw.gamma(9, 1 / 9, (len(labels), 1, 1)) + draw.normal(size=(len(labels), SIZE, SIZE))
     if look == "noisy":
         return x + 0.8 * draw.normal(size=x.shape)
-    return x * 1.5 if look == "loud" else x
+    return x * {"loud": 1.5, "faint": 1.08}.get(look, 1.0)
 
 
 def client(draw: np.random.Generator, look: str, classes: Sequence[int] = range(5), samples: int = 60) -> Signature:
@@ -149,6 +149,18 @@ def test_looks_become_groups(how: dict[str, object]) -> None:
 def test_one_client_that_looks_different_is_found() -> None:
     space = style_space(clients(["plain"] * 20 + ["noisy"], samples=300))
     assert space is not None and np.bincount(space.labels).tolist() == [20, 1]
+
+
+def test_a_faint_difference_is_seen_beside_a_clear_one_and_not_by_itself() -> None:
+    """A twelfth louder: the excess is 0.2, far beyond chance with 600 samples each."""
+    truth = ["plain", "faint", "loud"] * 6
+    people = clients(truth, samples=600)
+    space = style_space(people)
+    assert space is not None and same_partition(space.labels, np.arange(18) % 3)
+    assert 0.08 < space.looks.compared(0, np.array([1]))[0][0] < 0.27
+    assert same_partition(group(people).labels_, space.labels)
+    few = [people[number] for number in range(18) if truth[number] != "loud"]
+    assert style_space(few) is None and group(few).clusters_ == 1
 
 
 def test_silent_where_clients_look_alike_whatever_they_hold() -> None:
