@@ -225,6 +225,30 @@ TABLES = {
         ["accuracy", "vs feddag", "worst decile", "rounds", "TFLOP", "MB up / down per client"],
         small(FEDAVG, ORACLE, STAR, FEDDAG, costliest=FEDDAG),
     ),
+    "FedAC": Table(
+        "CIFAR-10, 100 clients, LeNet-5, 200 rounds, seeds 0-2",
+        ["accuracy", "vs fedavg", "worst decile", "groups found", "MB up / down per client"],
+        [
+            Row(file, method, f"{setting}: {label or f'`{method}`'}", fields=fields)
+            for file, setting in (("fedac-dirichlet", "Dirichlet 0.1"), ("fedac-classes", "three classes"))
+            for method, label, fields in (
+                (FEDAVG, "", {}),
+                ("fedper", "", {}),
+                ("ifca", "", {}),
+                *(("fedac", f"`fedac`, K = {k} at first", {"clusters": k}) for k in (1, 3, 10)),
+            )
+        ],
+    ),
+    "FedGWC and FedAC, as published": Table(
+        "a quarter of Fashion-MNIST, seeds 0-4",
+        ["accuracy", "vs feddag", "worst decile", "groups found", "TFLOP", "MB up / down per client"],
+        small("fedgwc", "fedac", FEDDAG),
+    ),
+    "FedGWC and FedAC, level": Table(
+        "the same, level",
+        ["accuracy", "vs feddag", "worst decile", "rounds", "TFLOP", "MB up / down per client"],
+        small("fedgwc", "fedac", FEDDAG, costliest=FEDDAG),
+    ),
     "baselines, quantity 0.25": Table(
         "quantity 0.25", PLAIN, rows_of("fmnist-label-skew-q0.25", LOCAL, FEDAVG, ORACLE)
     ),
