@@ -305,16 +305,16 @@ class Federation:
                 known[these] = _sizes(job.steps)
             for step, size in zip(job.steps, known[these], strict=True):
                 traffic.down[step.phase or self.phase] += size
-                traffic.down_by_client[job.client] += size
+            traffic.down_by_client[job.client] += sum(known[these])
         for reply in replies:
             up = NUMBER_BYTES  # the sample count
             for step, result in zip(steps[reply.client], reply.results, strict=True):
-                size = result.nbytes
+                phase, size = step.phase or self.phase, result.nbytes
                 up += size
-                traffic.up[step.phase or self.phase] += size
-                traffic.samples[step.phase or self.phase] += result.samples
-                traffic.scored[step.phase or self.phase] += result.scored
-                traffic.flops[step.phase or self.phase] += result.flops
+                traffic.up[phase] += size
+                traffic.samples[phase] += result.samples
+                traffic.scored[phase] += result.scored
+                traffic.flops[phase] += result.flops
                 traffic.samples_by_client[reply.client] += result.samples
                 traffic.flops_by_client[reply.client] += result.flops
             traffic.up[self.phase] += NUMBER_BYTES
