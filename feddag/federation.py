@@ -23,6 +23,8 @@ from feddag.records import Event, EventKind
 from feddag.rng import rng
 from feddag.weights import ClientId, Ref, Weights
 
+Ints = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -97,10 +99,11 @@ class Engine(ABC):
     def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
         """Run all jobs, in any order; return what arrived and, per missing client, why it did not."""
 
-    def counts(self, models: Sequence[Ref], which: NDArray[np.int64], clients: NDArray[np.int64]) -> Tensor | None:
+    def counts(self, models: Sequence[Ref], which: Ints, clients: Ints) -> tuple[Tensor, Ints] | None:
         """Scores of clients' models on their own test samples where nobody has to be asked; None: ask them.
 
-        clients x classes x (correct, samples, loss); `which` of the distinct models is each client's.
+        Tables of classes x (correct, samples, loss), which many clients share, and the number of each client's;
+        `which` of the distinct models is each client's.
         """
         return None
 
@@ -273,7 +276,7 @@ class Federation:
                 )
         return Replies(sound, missing)
 
-    def counts(self, models: Sequence[Ref], which: NDArray[np.int64], clients: NDArray[np.int64]) -> Tensor | None:
+    def counts(self, models: Sequence[Ref], which: Ints, clients: Ints) -> tuple[Tensor, Ints] | None:
         """For measurements, which are not counted: see `Engine.counts`."""
         return self._engine.counts(models, which, clients)
 
