@@ -55,12 +55,13 @@ class Scorer:
         ends = np.searchsorted(model_of[at], np.arange(len(models) + 1)).tolist()
         parts = [slice(*pair) for pair in pairwise(ends)]
         self._learn(models, [_distinct(blocks[part]) for part in parts])
-        table = np.zeros((len(pairs), self._classes, 3))
+        found = np.empty((len(blocks), 3))
         for model, part in zip(models, parts, strict=True):
             known, rows = self._known[model]
-            places = at[part], self._labels[blocks[part]]
-            np.add.at(table, places, rows[np.searchsorted(known, blocks[part])])
-        return torch.from_numpy(table), place
+            found[part] = rows[np.searchsorted(known, blocks[part])]
+        into, size = at * self._classes + self._labels[blocks], len(pairs) * self._classes
+        table = np.stack([np.bincount(into, column, size) for column in found.T], axis=1)
+        return torch.from_numpy(table.reshape(len(pairs), self._classes, 3)), place
 
     def _learn(self, models: Sequence[Ref], wanted: Sequence[Ints]) -> None:
         """Score what is not known yet, and forget the models that are not asked for: most change in every round."""
