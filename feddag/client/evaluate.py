@@ -124,7 +124,7 @@ def balanced_accuracies(counts: Tensor) -> NDArray[np.float64]:
     """For each table of counts, the mean accuracy over the classes that have samples; nan if none has.
 
     >>> balanced_accuracies(torch.tensor([[[3.0, 4.0, 1.0], [1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]]))
-    array([0.625])
+    array([0.625], dtype=float32)
     """
     correct, samples = counts[:, :, 0], counts[:, :, 1]
     shares = correct / samples  # 0 / 0 is nan: a class that is not held
