@@ -23,6 +23,8 @@ from feddag.records import Event, EventKind
 from feddag.rng import rng
 from feddag.weights import ClientId, Ref, Weights
 
+Ints = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class Job:
@@ -97,10 +99,11 @@ class Engine(ABC):
     def perform(self, jobs: Sequence[Job], round: int, exchange: int) -> tuple[list[Reply], dict[ClientId, str]]:
         """Run all jobs, in any order; return what arrived and, per missing client, why it did not."""
 
-    def counts(self, models: Sequence[Ref], which: NDArray[np.int64], clients: NDArray[np.int64]) -> Tensor | None:
+    def counts(self, models: Sequence[Ref], which: Ints, clients: Ints) -> tuple[Tensor, Ints] | None:
         """Scores of clients' models on their own test samples where nobody has to be asked; None: ask them.
 
-        clients x classes x (correct, samples, loss); `which` of the distinct models is each client's.
+        Tables of classes x (correct, samples, loss), which many clients share, and the number of each client's;
+        `which` of the distinct models is each client's.
         """
         return None
 
@@ -273,7 +276,7 @@ class Federation:
                 )
         return Replies(sound, missing)
 
-    def counts(self, models: Sequence[Ref], which: NDArray[np.int64], clients: NDArray[np.int64]) -> Tensor | None:
+    def counts(self, models: Sequence[Ref], which: Ints, clients: Ints) -> tuple[Tensor, Ints] | None:
         """For measurements, which are not counted: see `Engine.counts`."""
         return self._engine.counts(models, which, clients)
 
@@ -305,16 +308,16 @@ class Federation:
                 known[these] = _sizes(job.steps)
             for step, size in zip(job.steps, known[these], strict=True):
                 traffic.down[step.phase or self.phase] += size
-                traffic.down_by_client[job.client] += size
+            traffic.down_by_client[job.client] += sum(known[these])
         for reply in replies:
             up = NUMBER_BYTES  # the sample count
             for step, result in zip(steps[reply.client], reply.results, strict=True):
-                size = result.nbytes
+                phase, size = step.phase or self.phase, result.nbytes
                 up += size
-                traffic.up[step.phase or self.phase] += size
-                traffic.samples[step.phase or self.phase] += result.samples
-                traffic.scored[step.phase or self.phase] += result.scored
-                traffic.flops[step.phase or self.phase] += result.flops
+                traffic.up[phase] += size
+                traffic.samples[phase] += result.samples
+                traffic.scored[phase] += result.scored
+                traffic.flops[phase] += result.flops
                 traffic.samples_by_client[reply.client] += result.samples
                 traffic.flops_by_client[reply.client] += result.flops
             traffic.up[self.phase] += NUMBER_BYTES

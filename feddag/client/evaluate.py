@@ -120,14 +120,15 @@ def _problem_of_counts(result: Result) -> str | None:
     return None
 
 
-def balanced_accuracies(counts: Tensor) -> list[float]:
+def balanced_accuracies(counts: Tensor) -> NDArray[np.float64]:
     """For each table of counts, the mean accuracy over the classes that have samples; nan if none has.
 
     >>> balanced_accuracies(torch.tensor([[[3.0, 4.0, 1.0], [1.0, 2.0, 1.0], [0.0, 0.0, 0.0]]]))
-    [0.625]
+    array([0.625], dtype=float32)
     """
     correct, samples = counts[:, :, 0], counts[:, :, 1]
-    accuracies: list[float] = (correct / samples).nanmean(dim=1).tolist()  # 0 / 0 is nan: a class that is not held
+    shares = correct / samples  # 0 / 0 is nan: a class that is not held
+    accuracies: NDArray[np.float64] = shares.nanmean(dim=1).numpy()
     return accuracies
 
 

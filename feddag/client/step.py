@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -227,7 +227,8 @@ def perform(steps: Sequence[Step], client: Client) -> list[Result]:
     for number, step in enumerate(steps):
         client.step, before = number, client.flops
         result = step.run(client)
-        results.append(replace(result, flops=result.flops + client.flops - before))
+        result.flops += client.flops - before
+        results.append(result)
     return results
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from feddag.client.step import Result
@@ -13,7 +12,7 @@ from feddag.data.clients import ClientData
 from feddag.engines.pools import make_pool
 from feddag.engines.scoring import Scorer
 from feddag.engines.worker import Done, Score, Work, WorkerConfig
-from feddag.federation import Engine, Job, Reply
+from feddag.federation import Engine, Ints, Job, Reply
 from feddag.weights import ClientId, ModelSource, Own, Ref, Source, Weights, digest, kept, nbytes, overlaid
 
 SMALL_JOB = 2e6  # samples x parameters; below it, native training takes less than two threads lose to Python's lock
@@ -84,7 +83,7 @@ class LocalEngine(Engine):
         self._pool.close()
         torch.set_num_threads(self._threads_before)
 
-    def counts(self, models: Sequence[Ref], which: NDArray[np.int64], clients: NDArray[np.int64]) -> Tensor:
+    def counts(self, models: Sequence[Ref], which: Ints, clients: Ints) -> tuple[Tensor, Ints]:
         return self._scorer.counts(models, which, clients)
 
     def _score(self, jobs: Sequence[Job]) -> list[Reply]:
@@ -95,7 +94,8 @@ class LocalEngine(Engine):
         distinct = {model: number for number, model in enumerate(dict.fromkeys(m for models in sent for m in models))}
         which = np.array([distinct[model] for models in sent for model in models], np.int64)
         clients = np.repeat([job.client for job in jobs], [len(models) for models in sent])
-        counts = iter(self._scorer.counts(list(distinct), which, clients))
+        tables, place = self._scorer.counts(list(distinct), which, clients)
+        counts = iter(tables[torch.from_numpy(place)])
         return [
             Reply(
                 job.client,

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from feddag.data.clients import ClientData, ranges
 from feddag.engines.worker import Score
+from feddag.federation import Ints
 from feddag.weights import Ref
 
-Ints = NDArray[np.int64]
 Rows = NDArray[np.float64]
 AT_ONCE = 10_000  # samples of several blocks that are scored by one call
 SMALL_BLOCK = 64  # samples below which a call of its own costs more than the work
@@ -46,8 +46,8 @@ class Scorer:
         """How many test samples a client has."""
         return int(self._samples[self._list_of[client]])
 
-    def counts(self, models: Sequence[Ref], which: Ints, clients: Ints) -> Tensor:
-        """clients x classes x (correct, samples, loss); `which` of the distinct models is each client's."""
+    def counts(self, models: Sequence[Ref], which: Ints, clients: Ints) -> tuple[Tensor, Ints]:
+        """Tables of classes x (correct, samples, loss), and which is each client's: see `Engine.counts`."""
         pairs, place = np.unique(which * len(self._lengths) + self._list_of[clients], return_inverse=True)
         model_of, list_of = pairs // len(self._lengths), pairs % len(self._lengths)
         lengths = self._lengths[list_of]
@@ -55,12 +55,13 @@ class Scorer:
         ends = np.searchsorted(model_of[at], np.arange(len(models) + 1)).tolist()
         parts = [slice(*pair) for pair in pairwise(ends)]
         self._learn(models, [_distinct(blocks[part]) for part in parts])
-        table = np.zeros((len(pairs), self._classes, 3))
+        found = np.empty((len(blocks), 3))
         for model, part in zip(models, parts, strict=True):
             known, rows = self._known[model]
-            places = at[part], self._labels[blocks[part]]
-            np.add.at(table, places, rows[np.searchsorted(known, blocks[part])])
-        return torch.from_numpy(table)[torch.from_numpy(place)]
+            found[part] = rows[np.searchsorted(known, blocks[part])]
+        into, size = at * self._classes + self._labels[blocks], len(pairs) * self._classes
+        table = np.stack([np.bincount(into, column, size) for column in found.T], axis=1)
+        return torch.from_numpy(table.reshape(len(pairs), self._classes, 3)), place
 
     def _learn(self, models: Sequence[Ref], wanted: Sequence[Ints]) -> None:
         """Score what is not known yet, and forget the models that are not asked for: most change in every round."""

@@ -60,5 +60,6 @@ class FedAvg(Method):
 
     def model_of(self, client: ClientId) -> Served:
         """The common model; where clients' losses knew only their own classes, it answers with one of these."""
-        common, held = self.common(), self.held_by(client)
-        return self._used.to(common, held) if held else common
+        if self.classes and (held := self.held_by(client)):
+            return self._used.to(self.common(), held)
+        return self.common()

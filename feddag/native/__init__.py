@@ -160,8 +160,8 @@ def samples(x: Tensor) -> Array:
     (5, 16)
     """
     if x.ndim == 4:
-        return np.ascontiguousarray(x.permute(0, 2, 3, 1))
-    return np.ascontiguousarray(x if x.ndim == 3 else x.reshape(len(x), math.prod(x.shape[1:])))
+        return np.ascontiguousarray(x.permute(0, 2, 3, 1).numpy())
+    return np.ascontiguousarray((x if x.ndim == 3 else x.reshape(len(x), math.prod(x.shape[1:]))).numpy())
 
 
 def fma_peak(threads: int) -> float | None:

@@ -14,11 +14,12 @@ from feddag.client.evaluate import Choose, Evaluate, EvaluateMixture, balanced_a
 from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.errors import FeddagError
-from feddag.federation import Federation, Job, Reply
+from feddag.federation import Federation, Ints, Job, Reply
 from feddag.methods import Method
 from feddag.weights import Adapted, Choice, ClientId, Mixture, ModelSource, Own, Ref, Served, Weights
 
 TUNE = Train(balanced=False, send=False)  # the same for every method, whatever batches it trains with
+Floats = NDArray[np.float64]
 NOBODY = np.zeros(0, np.int64)
 UNUSABLE_LOSS = 1e4  # mean cross-entropy; guessing among a million classes costs 14
 
@@ -34,7 +35,7 @@ class Evaluation:
         self.unusable = False
         """Whether the models last scored have a loss that no model in use has."""
 
-    def scores(self, clients: Sequence[ClientId], finetuned: bool = False) -> tuple[list[float], float | None]:
+    def scores(self, clients: Sequence[ClientId], finetuned: bool = False) -> tuple[Floats, float | None]:
         """Each client's balanced accuracy (nan where there is none) and the mean loss over all test samples.
 
         `finetuned` scores each model after the client's own local epochs; a mixture of models has no such score.
@@ -48,18 +49,20 @@ class Evaluation:
         self._refs = {}
         self.unusable = False
         self._note_choices(replies)
-        told = [reply.results[-1].arrays["counts"] for reply in replies]
-        tables = [*([] if counts is None else [counts]), *([torch.stack(told)] if told else [])]
-        if not tables:
-            return [math.nan] * len(clients), None
-        table = torch.cat(tables) if len(tables) > 1 else tables[0]  # one of many clients is not copied
         found = np.full(len(clients), math.nan)
-        found[[*plain.tolist(), *(place[reply.client] for reply in replies)]] = balanced_accuracies(table)
-        loss = mean_loss(table.sum(0))
-        self.unusable = bool(table[:, :, 1].sum() > 0) and not loss <= UNUSABLE_LOSS
-        return found.tolist(), loss if math.isfinite(loss) else None
+        tables, which = counts or (torch.zeros(0), NOBODY)
+        if told := [reply.results[-1].arrays["counts"] for reply in replies]:
+            which = np.concatenate([which, len(tables) + np.arange(len(told))])
+            tables = torch.cat([tables, torch.stack(told)]) if len(tables) else torch.stack(told)
+        if not len(which):
+            return found, None
+        asked = np.array([place[reply.client] for reply in replies], np.int64)
+        found[np.concatenate([plain, asked])] = balanced_accuracies(tables)[which]
+        loss = mean_loss(tables[torch.from_numpy(which)].sum(0))
+        self.unusable = bool(tables[:, :, 1].sum() > 0) and not loss <= UNUSABLE_LOSS
+        return found, loss if math.isfinite(loss) else None
 
-    def _plain(self, clients: Sequence[ClientId]) -> tuple[NDArray[np.int64], Tensor | None]:
+    def _plain(self, clients: Sequence[ClientId]) -> tuple[Ints, tuple[Tensor, Ints] | None]:
         """The places of clients that use weights known here, and their scores; none where they have to be asked."""
         served = self._models_of(clients)  # many clients share a few objects, and each of these is looked at once
         _, first, which = np.unique(np.fromiter(map(id, served), np.int64), return_index=True, return_inverse=True)
@@ -72,10 +75,9 @@ class Evaluation:
         return (NOBODY if counts is None else plain), counts
 
     def _models_of(self, clients: Sequence[ClientId]) -> list[Served]:
-        model_of, served = self._method.model_of, []
+        served: list[Served] = []
         try:
-            for client in clients:
-                served.append(model_of(client))
+            served.extend(map(self._method.model_of, clients))
         except LookupError:
             name, client = type(self._method).name, clients[len(served)]
             raise FeddagError(

@@ -117,4 +117,4 @@ def _scores(scores: Sequence[float | None]) -> str:
         return "[]"
     distinct = list(set(scores))
     texts = dict(zip(distinct, _json(distinct)[1:-1].split(", "), strict=True))
-    return f"[{', '.join([texts[score] for score in scores])}]"
+    return f"[{', '.join(map(texts.__getitem__, scores))}]"

@@ -91,7 +91,7 @@ class Personal:
 
 
 def _accuracy(table: Tensor) -> float:
-    return balanced_accuracies(table[None])[0]
+    return float(balanced_accuracies(table[None])[0])
 
 
 def _choice(reply: Reply) -> str:

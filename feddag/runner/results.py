@@ -36,7 +36,7 @@ class Accuracy:
     per_client: tuple[float | None, ...]
 
     @classmethod
-    def over(cls, per_client: Sequence[float]) -> "Accuracy":
+    def over(cls, per_client: Sequence[float] | NDArray[np.float64]) -> "Accuracy":
         """Summarise one number per client; nan for a client that has none.
 
         >>> Accuracy.over([0.5, 1.0, math.nan])
@@ -50,8 +50,7 @@ class Accuracy:
         worst = known[: math.ceil(len(known) / 10)]
         mean, std, worst_decile = (round(float(v), DECIMALS) for v in (known.mean(), known.std(), worst.mean()))
         rounded = [None if math.isnan(value) else round(value, DECIMALS) for value in values.tolist()]
-        scores = tuple(rounded[number] for number in place.tolist())
-        return cls(mean, std, worst_decile, scores)
+        return cls(mean, std, worst_decile, tuple(np.array(rounded, object)[place].tolist()))
 
     def as_record(self) -> AccuracyRecord:
         """As it stands in result.json."""
@@ -63,7 +62,7 @@ class Accuracy:
         }
 
 
-def block(scores: Sequence[float]) -> Accuracy | None:
+def block(scores: Sequence[float] | NDArray[np.float64]) -> Accuracy | None:
     """The summary of scores; None where nobody could be scored."""
     return None if all(map(math.isnan, scores)) else Accuracy.over(scores)
 
@@ -91,7 +90,7 @@ def over_rounds(
     for client in np.flatnonzero(~always):
         if len(known := by_client[client][~np.isnan(by_client[client])]):
             found[client] = summary(known)
-    return block(found.tolist())
+    return block(found)
 
 
 def volatility(history: Sequence[RoundRecord], clients: Sequence[ClientId]) -> float | None:
