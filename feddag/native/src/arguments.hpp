@@ -160,7 +160,7 @@ template <class T> void read_labels(Client<T>& client, const py::dict& job) {
                    std::to_string(client.net->classes() - 1) + ".");
 }
 
-// Samples in groups: each one's number among them. Unless others are named, they are the classes.
+// The group that each sample belongs to, of so many; where none are given, its class.
 struct Groups {
     const std::int64_t* of;
     std::int64_t count;
@@ -169,8 +169,8 @@ struct Groups {
 template <class T> Groups read_groups(const Client<T>& client, const py::dict& job) {
     if (!job.contains("group")) return {client.data.y, client.net->classes()};
     std::vector<std::int64_t> shape;
-    const Groups groups{contiguous<std::int64_t>(job["group"], "group", "int64", shape),
-                           job["groups"].cast<std::int64_t>()};
+    const auto* of = contiguous<std::int64_t>(job["group"], "group", "int64", shape);
+    const Groups groups{of, job["groups"].cast<std::int64_t>()};
     if (shape != std::vector<std::int64_t>{client.data.count})
         refuse("group has shape " + shape_text(shape) + ", not " + shape_text({client.data.count}) + ".");
     for (std::int64_t i = 0; i < client.data.count; i++)

@@ -58,8 +58,8 @@ template <class T> py::list train_clients(const py::list& jobs, int threads) {
 
 constexpr int kScoringBatch = 24;
 
-// With each of several heads in the place of the network's own, by group of samples: how many are told right, and the sum
-// of their losses; between the two, how many there are.
+// By group of samples, with each of several heads in the place of the network's own: how many samples it gets right, of
+// how many, and the sum of their losses.
 template <class T> py::tuple evaluate(const py::dict& job) {
     Client<T> client;
     read_samples(client, job);
