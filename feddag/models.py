@@ -29,8 +29,13 @@ class Model(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(self.encoder(x))
+        scores: Tensor = self.head(self.before_head(x))
         return scores
+
+    def before_head(self, x: Tensor) -> Tensor:
+        """What the head sees."""
+        features: Tensor = self.encoder(x)
+        return features
 
 
 class DualEncoder(nn.Module):
@@ -43,8 +48,12 @@ class DualEncoder(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
-        scores: Tensor = self.head(torch.cat(self.features(x), dim=1))
+        scores: Tensor = self.head(self.before_head(x))
         return scores
+
+    def before_head(self, x: Tensor) -> Tensor:
+        """What the head sees."""
+        return torch.cat(self.features(x), dim=1)
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """What each encoder sees."""

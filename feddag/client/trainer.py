@@ -22,6 +22,7 @@ from feddag.client.flops import costs_of, flops_of, layer_costs, training_flops
 from feddag.client.loss import Batches, Objective, Penalty, Pull, merged_pulls
 from feddag.encoders import pool_first, seed_dropout
 from feddag.errors import FeddagError
+from feddag.heads import HEAD
 from feddag.models import DualEncoder, Model, ModelSpec
 from feddag.weights import Weights, part_of
 
@@ -82,8 +83,13 @@ class Trainer(Protocol):
     def score(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
         """A classes x 3 table in float64: correct, samples, summed cross-entropy of each class."""
 
-    def score_each(self, weights: Weights, x: Tensor, y: Tensor, sizes: Sequence[int]) -> Tensor:
-        """A row (correct, samples, summed cross-entropy) for each run of so many samples: the bytes of `score`."""
+    def score_each(
+        self, weights: Weights, heads: Sequence[Weights], x: Tensor, y: Tensor, sizes: Sequence[int]
+    ) -> Tensor:
+        """heads x runs of so many samples x (correct, samples, summed cross-entropy): the bytes of `score`.
+
+        Each head, or that of a whole model, takes the place of the model's own; encoders see each sample once for all.
+        """
 
     def losses(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
         """The cross-entropy of each sample."""
@@ -182,16 +188,13 @@ class TorchTrainer:
         return sum(training_flops(layers, parts, samples, samples) for layers in passed)
 
     def score(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
-        table = torch.zeros(self._classes, 3, dtype=torch.float64)
-        for scores, labels in self._evaluated(weights, x, y):
-            losses = functional.cross_entropy(scores, labels, reduction="none")
-            hits = scores.argmax(dim=1) == labels
-            table.index_add_(0, labels, torch.stack([hits, torch.ones_like(hits), losses], dim=1).double())
-        return table
+        return self._tables(weights, [weights], x, y)[0]
 
-    def score_each(self, weights: Weights, x: Tensor, y: Tensor, sizes: Sequence[int]) -> Tensor:
+    def score_each(
+        self, weights: Weights, heads: Sequence[Weights], x: Tensor, y: Tensor, sizes: Sequence[int]
+    ) -> Tensor:
         runs = zip(torch.split(x, list(sizes)), torch.split(y, list(sizes)), strict=True)
-        return torch.stack([self.score(weights, inputs, labels).sum(0) for inputs, labels in runs])
+        return torch.stack([self._tables(weights, heads, inputs, labels).sum(1) for inputs, labels in runs], dim=1)
 
     def losses(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
         found = [
@@ -211,6 +214,22 @@ class TorchTrainer:
             parts = torch.split(x, EVALUATION_BATCH)
             found = [self._model.encoder(inputs.to(self._device)).flatten(1).cpu() for inputs in parts]
         return torch.cat(found)
+
+    def _tables(self, weights: Weights, heads: Sequence[Weights], x: Tensor, y: Tensor) -> Tensor:
+        """The table of `score` with each of these heads."""
+        load_weights(self._model, weights)
+        self._model.eval()
+        tables = torch.zeros(len(heads), self._classes, 3, dtype=torch.float64)
+        with exactly(self._device), torch.inference_mode():
+            for inputs, labels in zip(torch.split(x, EVALUATION_BATCH), torch.split(y, EVALUATION_BATCH), strict=True):
+                features = self._model.before_head(inputs.to(self._device))
+                for table, head in zip(tables, heads, strict=True):
+                    load_weights(self._model.head, head, f"{HEAD}.")
+                    scores = self._model.head(features).cpu()
+                    losses = functional.cross_entropy(scores, labels, reduction="none")
+                    hits = scores.argmax(dim=1) == labels
+                    table.index_add_(0, labels, torch.stack([hits, torch.ones_like(hits), losses], dim=1).double())
+        return tables
 
     def _evaluated(self, weights: Weights, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
         load_weights(self._model, weights)
@@ -298,14 +317,14 @@ class NativeTrainer:
         columns = native.evaluate(self._network, _arrays(weights), native.samples(x), y.numpy(), classes)
         return torch.from_numpy(np.stack(columns, axis=1).astype(np.float64))
 
-    def score_each(self, weights: Weights, x: Tensor, y: Tensor, sizes: Sequence[int]) -> Tensor:
+    def score_each(
+        self, weights: Weights, heads: Sequence[Weights], x: Tensor, y: Tensor, sizes: Sequence[int]
+    ) -> Tensor:
         # What a sample is worth does not depend on those beside it, so that many short runs are one call.
-        if len(sizes) == 1:
-            return self.score(weights, x, y).sum(0, keepdim=True)
-        run = np.repeat(np.arange(len(sizes)), sizes)
-        scores, losses = native.scores_and_losses(self._network, _arrays(weights), native.samples(x), y.numpy())
-        columns = (scores.argmax(1) == y.numpy(), np.ones(len(y)), losses)
-        return torch.from_numpy(np.stack([np.bincount(run, column, len(sizes)) for column in columns], axis=1))
+        columns = native.evaluate_heads(
+            self._network, _arrays(weights), [_arrays(head) for head in heads], native.samples(x), y.numpy(), sizes
+        )
+        return torch.from_numpy(np.stack(np.broadcast_arrays(*columns), axis=2).astype(np.float64))
 
     def losses(self, weights: Weights, x: Tensor, y: Tensor) -> Tensor:
         return torch.from_numpy(native.losses(self._network, _arrays(weights), native.samples(x), y.numpy()))
@@ -344,11 +363,11 @@ def make_trainer(model: ModelSpec, network: native.Network | None, device: str =
     return TorchTrainer(model, device) if network is None else NativeTrainer(model, network)
 
 
-def load_weights(model: nn.Module, weights: Weights) -> None:
-    """Copy weights into a network that is used again and again."""
+def load_weights(model: nn.Module, weights: Weights, prefix: str = "") -> None:
+    """Copy weights into a network that is used again and again, or into a part whose names begin so."""
     with torch.no_grad():
         for name, value in model.state_dict().items():
-            value.copy_(weights[name])
+            value.copy_(weights[prefix + name])
 
 
 def _mean_loss(scores: Tensor, labels: Tensor, weights: Tensor | None) -> Tensor:

@@ -5,14 +5,15 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from feddag.client.step import Result
 from feddag.data.clients import ClientData
 from feddag.engines.pools import make_pool
-from feddag.engines.scoring import Scorer
+from feddag.engines.scoring import Headed, Scorer
 from feddag.engines.worker import Done, Score, Work, WorkerConfig
 from feddag.federation import Engine, Ints, Job, Reply
+from feddag.heads import BIAS, WEIGHT
 from feddag.weights import ClientId, ModelSource, Own, Ref, Source, Weights, digest, kept, nbytes, overlaid
 
 SMALL_JOB = 2e6  # samples x parameters; below it, native training takes less than two threads lose to Python's lock
@@ -31,7 +32,9 @@ class LocalEngine(Engine):
         """With `drift` = (round, data), clients hold those data from that round on."""
         self._data, self._drift = data, drift
         self._config, self._workers = config, workers
-        self._parameters = sum(weights.numel() for weights in config.model.build().state_dict().values())
+        built = config.model.build()
+        self._parameters = sum(weights.numel() for weights in built.state_dict().values())
+        self._linear_head = type(built.head) is nn.Linear
         self._states: dict[ClientId, tuple[int, Weights]] = {}
         self._handed: dict[Ref, Weights] = {}  # in this round
         self._population = tuple(range(len(data.offsets) - 1))
@@ -84,7 +87,7 @@ class LocalEngine(Engine):
         torch.set_num_threads(self._threads_before)
 
     def counts(self, models: Sequence[Ref], which: Ints, clients: Ints) -> tuple[Tensor, Ints]:
-        return self._scorer.counts(models, which, clients)
+        return self._scorer.counts([(model, model) for model in models], which, clients)
 
     def _score(self, jobs: Sequence[Job]) -> list[Reply]:
         """Jobs that only score models, put together from the scores of test blocks."""
@@ -105,11 +108,19 @@ class LocalEngine(Engine):
             for job, models in zip(jobs, sent, strict=True)
         ]
 
-    def _sent(self, client: ClientId, source: ModelSource) -> Ref:
+    def _sent(self, client: ClientId, source: ModelSource) -> Headed:
         if isinstance(source, Ref):
-            return source
-        layers = source if isinstance(source, tuple) else (source,)
-        return self.put(overlaid(self._layer(client, layer) for layer in layers))
+            return source, source
+        sources = source if isinstance(source, tuple) else (source,)
+        match sources:
+            case (Ref() as model, Ref() as head) if self._is_head(head, model):
+                return model, head
+        whole = self.put(overlaid(self._layer(client, layer) for layer in sources))
+        return whole, whole
+
+    def _is_head(self, head: Ref, model: Ref) -> bool:
+        """Whether weights are nothing but a head, for a model that has one; a linear one leaves what it reads alone."""
+        return self._linear_head and self._handed[head].keys() == {WEIGHT, BIAS} <= self._handed[model].keys()
 
     def _layer(self, client: ClientId, source: Source) -> Weights:
         assert source is not None

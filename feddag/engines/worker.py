@@ -56,9 +56,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Score:
-    """A model to be scored on some test blocks."""
+    """A model to be scored on some test blocks, with each of some heads in the place of its own."""
 
     model: Ref
+    heads: tuple[Ref, ...]
+    """Weights that hold a head, among others or alone: the model itself where it is scored as it is."""
     blocks: tuple[int, ...]
 
 
@@ -80,7 +82,7 @@ class Worker:
     def do(self, work: Work | Score) -> Done | Tensor:
         """Finish one piece of work."""
         if isinstance(work, Score):
-            return self._rows(self._fetch(work.model), work.blocks)
+            return self._rows(work)
         x, y = self._data.samples(work.job.client)
         client = Client(
             id=work.job.client,
@@ -102,10 +104,11 @@ class Worker:
         results = perform(work.job.steps, client)
         return Done(results, None if client.state is work.state else client.state)
 
-    def _rows(self, weights: Weights, blocks: Sequence[int]) -> Tensor:
-        """blocks x (correct, samples, summed loss)."""
-        x, y, sizes = self._data.in_blocks(blocks)
-        return self._trainer.score_each(weights, self._tensor(x), torch.from_numpy(y), sizes)
+    def _rows(self, work: Score) -> Tensor:
+        """heads x blocks x (correct, samples, summed loss)."""
+        x, y, sizes = self._data.in_blocks(work.blocks)
+        model, heads = self._fetch(work.model), [self._fetch(head) for head in work.heads]
+        return self._trainer.score_each(model, heads, self._tensor(x), torch.from_numpy(y), sizes)
 
     def _score(self, weights: Weights, blocks: Sequence[int]) -> Tensor:
         counts = torch.zeros(int(self._data.num_classes), 3, dtype=torch.float64)

@@ -48,6 +48,7 @@ __all__ = [
     "available",
     "describe",
     "evaluate",
+    "evaluate_heads",
     "fma_peak",
     "instruction_set",
     "losses",
@@ -191,10 +192,29 @@ def evaluate(
     network: Network, weights: dict[str, Array], x: Array, y: NDArray[np.int64], num_classes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Per class: how many samples the network gets right, of how many, and the sum of their losses."""
-    correct, count, loss = _call("evaluate", x, {"network": network, "weights": weights, "x": x, "y": y})
+    job = {"network": network, "weights": weights, "heads": [weights], "x": x, "y": y}
+    correct, count, loss = _call("evaluate", x, job)
     if len(count) != num_classes:
         raise FeddagError(f"num_classes = {num_classes}, but the network has {len(count)} class scores")
-    return correct, count, loss
+    return correct[0], count, loss[0]
+
+
+def evaluate_heads(
+    network: Network,
+    weights: dict[str, Array],
+    heads: Sequence[dict[str, Array]],
+    x: Array,
+    y: NDArray[np.int64],
+    sizes: Sequence[int],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """What `evaluate` gives, per run of so many samples, with each of these heads in the place of the network's own.
+
+    Only the numbers of samples are the same for all heads: heads x runs, runs, heads x runs.
+    """
+    group = np.repeat(np.arange(len(sizes)), sizes)
+    job = {"network": network, "weights": weights, "heads": heads, "x": x, "y": y, "group": group, "groups": len(sizes)}
+    found: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]] = _call("evaluate", x, job)
+    return found
 
 
 def losses(network: Network, weights: dict[str, Array], x: Array, y: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from feddag.client.evaluate import balanced_accuracies, mean_loss
+from feddag.models import Model
 from tests.client.test_train import trainer_of
 
 
@@ -11,7 +12,7 @@ def test_counts_per_class_by_hand() -> None:
     # the inputs are the scores themselves
     x = torch.tensor([[2.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 3.0, 0.0]])
     y = torch.tensor([0, 0, 1])
-    counts = trainer_of(nn.Identity(), 3).score({}, x, y)
+    counts = trainer_of(Model(nn.Identity(), nn.Identity()), 3).score({}, x, y)
     assert counts[:, 0].tolist() == [1, 1, 0]
     assert counts[:, 1].tolist() == [2, 1, 0]
     log_sum = [torch.logsumexp(row, 0) for row in x]

@@ -20,8 +20,9 @@ from feddag.client.trainer import (
     native_network,
 )
 from feddag.errors import FeddagError
+from feddag.heads import without
 from feddag.models import ModelSpec
-from feddag.weights import Weights, part_of
+from feddag.weights import Weights, only, part_of
 
 SPEC = ModelSpec("mlp", (4,), 3)
 PLAIN = LocalSettings(lr=0.1, momentum=0.0, weight_decay=0.0)
@@ -112,8 +113,34 @@ def test_runs_of_samples_are_scored_as_if_each_were_alone(trainer: Trainer, prob
     sizes = [1, 3, 2]
     runs = list(zip(torch.split(problem.x, sizes), torch.split(problem.y, sizes), strict=True))
     alone = torch.stack([trainer.score(problem.start, x, y).sum(0) for x, y in runs])
-    assert torch.equal(trainer.score_each(problem.start, problem.x, problem.y, sizes), alone)
-    assert torch.equal(trainer.score_each(problem.start, *runs[1], [3]), alone[1:2])
+    assert torch.equal(trainer.score_each(problem.start, [problem.start], problem.x, problem.y, sizes)[0], alone)
+    assert torch.equal(trainer.score_each(problem.start, [problem.start], *runs[1], [3])[0], alone[1:2])
+
+
+@pytest.mark.parametrize("encoders", [1, 2])
+@pytest.mark.parametrize("kind", [TorchTrainer, NativeTrainer])
+def test_many_heads_give_the_bytes_of_each_by_itself(kind: type, encoders: int) -> None:
+    """On more samples than are scored at once, in runs of one class, over a model that has been trained in between."""
+    spec = ModelSpec("lenet5", (1, 28, 28), 5, encoders)
+    torch.manual_seed(7)
+    sizes, labels = [3, 1, 530, 40], [2, 0, 4, 2]
+    x, y = torch.randn(sum(sizes), 1, 28, 28), torch.repeat_interleave(torch.tensor(labels), torch.tensor(sizes))
+    model = spec.initial_weights(0, "m")
+    heads = [only(spec.initial_weights(0, name), ("head",)) for name in ("a", "b")]
+    heads.append(only(without(model, torch.tensor([False, True, False, True, True])), ("head",)))
+    if kind is NativeTrainer:
+        network = native_network(spec, "native") if native.available() else pytest.skip(native.reason())
+        assert network is not None
+        trainer: Trainer = NativeTrainer(spec, network)
+    else:
+        trainer = TorchTrainer(spec)
+    found = trainer.score_each(model, [*heads, model], x, y, sizes)
+    trainer.fit(model, x[:4], y[:4], [np.arange(4)], PLAIN)  # weights that scoring left can still be trained
+    runs = list(zip(torch.split(x, sizes), torch.split(y, sizes), strict=True))
+    for rows, head in zip(found, [*heads, model], strict=True):
+        alone = [trainer.score(model | head, *run).sum(0) for run in runs]
+        assert torch.equal(rows, torch.stack(alone))
+    assert float(found[2, 2, 0]) == 0 and float(found[2, 2, 2]) > 900 * 530  # a class that is out of reach
 
 
 def test_pulls_of_no_strength_are_none() -> None:

@@ -147,6 +147,45 @@ def test_scores_and_counts_agree_with_torch(seed: int) -> None:
         assert loss[label] == pytest.approx(losses[y == label].sum().item(), rel=1e-9, abs=1e-9)
 
 
+@given(seed=st.integers(0, 2**32 - 1), dtype=st.sampled_from([torch.float32, torch.float64]))
+@settings(max_examples=30, deadline=None)
+def test_many_heads_give_the_bytes_of_each_by_itself(seed: int, dtype: torch.dtype) -> None:
+    model, _, job = random_case(seed, dtype, steps=1)
+    rng = np.random.default_rng(seed)
+    count, classes = int(rng.integers(30, 80)), int(job.y.max()) + 1  # more than one batch
+    x, y = rng.normal(size=(count, *job.x.shape[1:])).astype(job.x.dtype), rng.integers(0, classes, count)
+    classes = native.scores(job.network, job.weights, x).shape[1]
+    names = [f"head.{name}" for name, _ in model.get_submodule("head").named_parameters()]
+    heads = [{n: rng.normal(size=job.weights[n].shape).astype(x.dtype) for n in names} for _ in range(3)]
+    ends = np.sort(rng.integers(0, count + 1, 4))
+    sizes = np.diff([0, *ends, count])
+    correct, counted, loss = native.evaluate_heads(
+        job.network, job.weights, [*heads, job.weights], x, y, sizes.tolist()
+    )
+    assert counted.tolist() == sizes.tolist()
+    for number, head in enumerate([*heads, job.weights]):
+        scores, losses = native.scores_and_losses(job.network, job.weights | head, x, y)
+        run = np.repeat(np.arange(5), sizes)
+        assert correct[number].tolist() == np.bincount(run, scores.argmax(1) == y, 5).tolist()
+        assert loss[number].tobytes() == np.bincount(run, losses, 5).tobytes()
+        table = native.evaluate(job.network, job.weights | head, x, y, classes)
+        assert table[0].sum() == correct[number].sum() and table[1].sum() == count
+
+
+def test_heads_by_hand() -> None:
+    """Features are the samples; one head tells the larger value, one the smaller, and one only ever the first class."""
+    network = Network((Flatten(),), (Linear("head", 2, 2),))
+    x, y = np.array([[3, 1], [1, 4], [2, 1]], np.float32), np.array([0, 1, 1])
+    weights = {"head.weight": np.zeros((2, 2), np.float32), "head.bias": np.zeros(2, np.float32)}
+    eye = np.eye(2, dtype=np.float32)
+    heads = [weights | {"head.weight": eye}, weights | {"head.weight": -eye},
+             {"head.weight": eye, "head.bias": np.array([0, -1000], np.float32)}]  # fmt: skip
+    correct, count, loss = native.evaluate_heads(network, weights, heads, x, y, [1, 2])
+    assert correct.tolist() == [[1, 1], [0, 1], [1, 0]] and count.tolist() == [1, 2]
+    np.testing.assert_allclose(loss[0], [np.log1p(np.exp(-2)), np.log1p(np.exp(-3)) + np.log1p(np.exp(1))], rtol=1e-6)
+    np.testing.assert_allclose(loss[2], [0, (1 - 4 + 1000) + (2 - 1 + 1000)], atol=1e-12)
+
+
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=15, deadline=None)
 def test_frozen_parts_do_not_change_by_a_bit(seed: int) -> None:

@@ -107,6 +107,19 @@ def test_numbers_of_threads_and_classes_are_checked() -> None:
         native.evaluate(job.network, job.weights, job.x, job.y, 4)
 
 
+def test_heads_and_groups_are_checked() -> None:
+    job = small_job()
+    for head, message in (({}, "a head has no 'h.weight'"), (None, "a head is not a dictionary")):
+        with pytest.raises(FeddagError, match=message):
+            native.evaluate_heads(job.network, job.weights, [head], job.x, job.y, [5])  # type: ignore[list-item]
+    with pytest.raises(FeddagError, match=r"group has shape \(4\)"):
+        native.evaluate_heads(job.network, job.weights, [job.weights], job.x, job.y, [3, 1])
+    for beyond in (-1, 2):
+        given = {"network": job.network, "weights": job.weights, "heads": [], "x": job.x, "y": job.y, "groups": 2}
+        with pytest.raises(FeddagError, match=f"group holds the number {beyond}, but there are 2 groups"):
+            native._call("evaluate", job.x, given | {"group": np.full(5, beyond)})
+
+
 def test_what_cannot_be_described_is_named() -> None:
     bad = {
         "BatchNorm2d": nn.BatchNorm2d(3),

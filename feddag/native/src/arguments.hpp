@@ -89,25 +89,43 @@ template <class T> struct Client {
     std::exception_ptr failure;
 };
 
+// The array of this name and shape in a dictionary of them.
+template <class T> const T* given_values(const Param<T>& p, py::handle weights, const std::string& what) {
+    if (!py::isinstance<py::dict>(weights)) refuse(what + " is not a dictionary of arrays.");
+    const auto given = py::reinterpret_borrow<py::dict>(weights);
+    if (!given.contains(p.name)) refuse(what + " has no '" + p.name + "'.");
+    std::vector<std::int64_t> shape;
+    const std::string name = what + " '" + p.name + "'";
+    const T* from = contiguous<T>(given[p.name.c_str()], name, type_name<T>(), shape);
+    if (shape != p.shape) refuse(name + " has shape " + shape_text(shape) + ", not " + shape_text(p.shape) + ".");
+    return from;
+}
+
 // `wanted(param)` says which entries are read; the others need not be given.
 template <class T, class Wanted>
 void read_weights(Network<T>& net, py::handle weights, const std::string& what, Buffer<T> Param<T>::* into,
                   Wanted wanted) {
-    if (!py::isinstance<py::dict>(weights)) refuse(what + " is not a dictionary of arrays.");
-    const auto given = py::reinterpret_borrow<py::dict>(weights);
     net.for_each_part([&](Sequential<T>& part) {
         part.for_each_param([&](Param<T>& p) {
             if (!wanted(p)) return;
-            if (!given.contains(p.name)) refuse(what + " has no '" + p.name + "'.");
-            std::vector<std::int64_t> shape;
-            const std::string name = what + " '" + p.name + "'";
-            const T* from = contiguous<T>(given[p.name.c_str()], name, type_name<T>(), shape);
-            if (shape != p.shape)
-                refuse(name + " has shape " + shape_text(shape) + ", not " + shape_text(p.shape) + ".");
+            const T* from = given_values(p, weights, what);
             if (!(p.*into).size()) p.*into = Buffer<T>(p.value.size());
             p.read(from, p.*into);
         });
     });
+}
+
+// Weights for the network's head, each in the order its layers compute with, for Sequential::exchange.
+template <class T> std::vector<std::vector<Buffer<T>>> read_heads(Network<T>& net, const py::dict& job) {
+    std::vector<std::vector<Buffer<T>>> heads;
+    for (py::handle weights : job["heads"]) {
+        heads.emplace_back();
+        net.head->for_each_param([&](Param<T>& p) {
+            heads.back().emplace_back(p.value.size());
+            p.read(given_values(p, weights, "a head"), heads.back().back());
+        });
+    }
+    return heads;
 }
 
 template <class T> void read_samples(Client<T>& client, const py::dict& job) {
@@ -140,6 +158,26 @@ template <class T> void read_labels(Client<T>& client, const py::dict& job) {
         if (data.y[i] < 0 || data.y[i] >= client.net->classes())
             refuse("y holds the label " + std::to_string(data.y[i]) + ", but the network has the classes 0 to " +
                    std::to_string(client.net->classes() - 1) + ".");
+}
+
+// The group that each sample belongs to, of so many; where none are given, its class.
+struct Groups {
+    const std::int64_t* of;
+    std::int64_t count;
+};
+
+template <class T> Groups read_groups(const Client<T>& client, const py::dict& job) {
+    if (!job.contains("group")) return {client.data.y, client.net->classes()};
+    std::vector<std::int64_t> shape;
+    const auto* of = contiguous<std::int64_t>(job["group"], "group", "int64", shape);
+    const Groups groups{of, job["groups"].cast<std::int64_t>()};
+    if (shape != std::vector<std::int64_t>{client.data.count})
+        refuse("group has shape " + shape_text(shape) + ", not " + shape_text({client.data.count}) + ".");
+    for (std::int64_t i = 0; i < client.data.count; i++)
+        if (groups.of[i] < 0 || groups.of[i] >= groups.count)
+            refuse("group holds the number " + std::to_string(groups.of[i]) + ", but there are " +
+                   std::to_string(groups.count) + " groups.");
+    return groups;
 }
 
 template <class T> void build_network(Client<T>& client, const py::dict& job, int batch) {

@@ -58,24 +58,36 @@ template <class T> py::list train_clients(const py::list& jobs, int threads) {
 
 constexpr int kScoringBatch = 24;
 
+// By group of samples, with each of several heads in the place of the network's own: how many samples it gets right, of
+// how many, and the sum of their losses.
 template <class T> py::tuple evaluate(const py::dict& job) {
     Client<T> client;
     read_samples(client, job);
     build_network(client, job, kScoringBatch);
     read_labels(client, job);
+    auto heads = read_heads(*client.net, job);
+    const Groups groups = read_groups(client, job);
     const int classes = client.net->classes();
-    py::array_t<std::int64_t> correct(classes), count(classes);
-    py::array_t<double> loss(classes);
+    const std::int64_t cells = std::int64_t(heads.size()) * groups.count;
+    py::array_t<std::int64_t> correct({std::int64_t(heads.size()), groups.count}), count(groups.count);
+    py::array_t<double> loss({std::int64_t(heads.size()), groups.count});
     std::int64_t *correct_of = correct.mutable_data(), *count_of = count.mutable_data();
     double* loss_of = loss.mutable_data();
-    std::fill_n(correct_of, classes, 0), std::fill_n(count_of, classes, 0), std::fill_n(loss_of, classes, 0.0);
+    std::fill_n(correct_of, cells, 0), std::fill_n(count_of, groups.count, 0), std::fill_n(loss_of, cells, 0.0);
     {
         py::gil_scoped_release unlocked;
-        score(*client.net, client.data, [&](std::int64_t i, const T* scores) {
-            const std::int64_t label = client.data.y[i];
-            count_of[label]++;
-            correct_of[label] += std::max_element(scores, scores + classes) - scores == label;
-            loss_of[label] += cross_entropy<T>(scores, classes, label, T(1), nullptr);
+        for (std::int64_t i = 0; i < client.data.count; i++) count_of[groups.of[i]]++;
+        encode_all(*client.net, client.data, [&](std::int64_t first, const Pass& pass) {
+            for (std::size_t h = 0; h < heads.size(); h++) {
+                Sequential<T>& head = *client.net->head;
+                head.exchange(heads[h]);
+                score(head, first, pass, [&](std::int64_t i, const T* scores) {
+                    const std::int64_t label = client.data.y[i], cell = h * groups.count + groups.of[i];
+                    correct_of[cell] += std::max_element(scores, scores + classes) - scores == label;
+                    loss_of[cell] += cross_entropy<T>(scores, classes, label, T(1), nullptr);
+                });
+                head.exchange(heads[h]);
+            }
         });
     }
     return py::make_tuple(correct, count, loss);
@@ -95,9 +107,11 @@ template <class T> py::tuple scores(const py::dict& job) {
     double* loss = losses.mutable_data();
     {
         py::gil_scoped_release unlocked;
-        score(*client.net, client.data, [&](std::int64_t i, const T* row) {
-            std::copy_n(row, classes, out + i * classes);
-            if (labelled) loss[i] = cross_entropy<T>(row, classes, client.data.y[i], T(1), nullptr);
+        encode_all(*client.net, client.data, [&](std::int64_t first, const Pass& pass) {
+            score(*client.net->head, first, pass, [&](std::int64_t i, const T* row) {
+                std::copy_n(row, classes, out + i * classes);
+                if (labelled) loss[i] = cross_entropy<T>(row, classes, client.data.y[i], T(1), nullptr);
+            });
         });
     }
     return py::make_tuple(all, losses);

@@ -55,6 +55,12 @@ public:
     void refresh() {
         for (auto& layer : layers_) layer->refresh();
     }
+    // Puts other weights in the place of the part's own, which are then where the others were.
+    void exchange(std::vector<Buffer<T>>& values) {
+        std::size_t i = 0;
+        for_each_param([&](Param<T>& p) { std::swap(p.value, values[i++]); });
+        refresh();
+    }
     void forward(Pass pass) {
         pass.training = pass.training && trainable;  // a frozen part drops nothing
         for (std::size_t i = 0; i < layers_.size(); i++)

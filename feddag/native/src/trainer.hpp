@@ -59,6 +59,12 @@ public:
 
     // Class scores of one batch, into head->output().
     void forward(const Samples<T>& data, const std::int64_t* order, const Pass& pass) {
+        encode(data, order, pass);
+        head->forward(pass);
+    }
+
+    // What the encoders make of one batch, into head->input().
+    void encode(const Samples<T>& data, const std::int64_t* order, const Pass& pass) {
         for (std::size_t e = 0; e < encoders.size(); e++) {
             if (features_[e].size()) {
                 copy_features(e, order, pass.batch);
@@ -68,7 +74,6 @@ public:
             encoders[e]->forward(pass);
         }
         concatenate(pass.batch);
-        head->forward(pass);
     }
 
     void backward(const Pass& pass, const Optimizer& sgd) {
@@ -246,17 +251,23 @@ template <class T> void train(Network<T>& net, const Samples<T>& data, const Sch
     }
 }
 
-// Calls work(sample, its scores) for all samples, without dropout.
-template <class T, class Work> void score(Network<T>& net, const Samples<T>& data, Work work) {
+// Calls work(first sample, pass) for one batch after the other, encoded without dropout.
+template <class T, class Work> void encode_all(Network<T>& net, const Samples<T>& data, Work work) {
     net.for_each_part([](Sequential<T>& part) { part.refresh(); });
     std::vector<std::int64_t> order(net.batch());
     for (std::int64_t first = 0; first < data.count; first += net.batch()) {
         Pass pass;
         pass.batch = int(std::min<std::int64_t>(net.batch(), data.count - first));
         for (int q = 0; q < pass.batch; q++) order[q] = first + q;
-        net.forward(data, order.data(), pass);
-        for (int q = 0; q < pass.batch; q++) work(first + q, net.head->output() + q * net.head->output_layout().size());
+        net.encode(data, order.data(), pass);
+        work(first, pass);
     }
+}
+
+// Calls work(sample, its scores) for all samples of a batch that has been encoded.
+template <class T, class Work> void score(Sequential<T>& head, std::int64_t first, const Pass& pass, Work work) {
+    head.forward(pass);
+    for (int q = 0; q < pass.batch; q++) work(first + q, head.output() + q * head.output_layout().size());
 }
 
 }  // namespace feddag
