@@ -51,7 +51,7 @@ class FedGWC(ClusteredMethod):
     """Algorithm 1: one cluster at first, recursively split."""
 
     name = "fedgwc"
-    revision = 2  # the tests of a cluster share one level
+    revision = 3  # clients whose losses move together are found, too
     sends = "model, losses of steps"
     paper = "Licciardi et al., 2025"
     Settings: ClassVar[type[MethodSettings]] = GWCSettings

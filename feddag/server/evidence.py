@@ -1,4 +1,5 @@
-"""When FedGWC splits a cluster, and into which parts: as printed, as released, or by the test of `split_test`.
+"""When FedGWC splits a cluster, and into which parts: as printed, as released, or by the tests of `comovement`
+and `split_test`.
 
 Both kinds of evidence know clients by name, and a cluster's matrix is that of its members: so children inherit rows and
 columns (Algorithm 1, line 18) by being asked for theirs.
@@ -12,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from feddag.records import Diagnostics
+from feddag.server.comovement import find_movers
 from feddag.server.interaction import (
     Floats,
     affinity,
@@ -194,8 +196,11 @@ class LossHistory(Stateful):
         self.next_look[cluster] = int(np.ceil(NEXT_LOOK * age))
         self.looks[cluster] = self.looks.get(cluster, 0) + 1
         # Every look is another chance for chance: 1/2 + 1/6 + 1/12 + ... of the level add up to all of it.
-        level = self._level / (self.looks[cluster] * (self.looks[cluster] + 1))
-        labels = find_groups(losses, present, self._most, level, self._beta, generator)
+        # There are two tests, and each has half of it.
+        level = self._level / (self.looks[cluster] * (self.looks[cluster] + 1)) / 2
+        labels = find_movers(losses, present, self._most, level, generator)
+        if labels is None:
+            labels = find_groups(losses, present, self._most, level, self._beta, generator)
         return [members] if labels is None else parts_of(known, labels)
 
     def divided(self, numbers: Sequence[int]) -> None:
