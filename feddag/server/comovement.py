@@ -6,8 +6,8 @@ them, which depends on who took part before: where it suits one of them less tha
 client's own level and its slow change are taken off its losses, and what is left, its surprises, is compared between
 clients. Chance is known exactly: the same surprises in another order, each client's by itself.
 
-Clients of one distribution move together, too, a little: two that happen to hold more of one class have a good or a bad
-round together. This is no chance, and more rounds make it surer, so a split has to explain a good part of all surprises.
+Clients of one distribution move together, too, a little: two that happen to hold more of one class have a good or a
+bad round together. More rounds make that surer, so a split has to explain a good part of all surprises, too.
 """
 
 import math
@@ -19,7 +19,7 @@ from feddag.server.interaction import Floats, Labels, spectral_labels
 
 LEAST_SIZE = 3  # clients of a part: fewer cannot take part in a round by themselves (Eq. 26)
 LEAST_ROUNDS = 8  # of a client, on average: its level and its change alone take three
-LEAST_SHARE = 0.45  # of the surprises that groups explain, beyond chance: about 0.2 where clients are of one distribution
+LEAST_SHARE = 0.45  # of surprises that groups explain, beyond chance: where clients are of one distribution, about 0.2
 ORDERS, MOST_ORDERS = 19, 1000  # at first, to know what chance explains; and at most, for a level below 1/1000
 SWEEPS = 10  # at most, in which clients join the part that they move with
 FLOOR = 1e-3  # a loss below is as good as none
@@ -62,9 +62,12 @@ class Slow:
 def together(surprise: Floats, present: Present) -> tuple[Floats, Floats]:
     """Sums of the products of two clients' surprises, each client's with variance 1, and how often both took part.
 
-    >>> moves, meetings = together(np.array([[1.0, 2.0, -1.0], [-1.0, -2.0, 0.0]]), np.array([[1, 1, 1], [1, 1, 0]]) > 0)
-    >>> moves.tolist(), meetings.tolist()
-    ([[0.0, 2.0, -1.0], [2.0, 0.0, -1.0], [-1.0, -1.0, 0.0]], [[0.0, 2.0, 1.0], [2.0, 0.0, 1.0], [1.0, 1.0, 0.0]])
+    >>> there = np.array([[1, 1, 1], [1, 1, 0]]) > 0
+    >>> moves, meetings = together(np.array([[1.0, 2.0, -1.0], [-1.0, -2.0, 0.0]]), there)
+    >>> moves.tolist()
+    [[0.0, 2.0, -1.0], [2.0, 0.0, -1.0], [-1.0, -1.0, 0.0]]
+    >>> meetings.tolist()
+    [[0.0, 2.0, 1.0], [2.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
     """
     usual = np.sqrt((surprise**2).sum(axis=0) / np.maximum(present.sum(axis=0), 1))
     own = surprise / np.maximum(usual, 1e-6)

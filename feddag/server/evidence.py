@@ -35,6 +35,7 @@ CHANGE = "mean squared change of the interaction matrix"
 MEMORY = 200  # rounds whose losses are kept: older ones tell about a model that is long gone
 FIRST_LOOK, NEXT_LOOK = 10, 1.5  # rounds before the first test, and how much longer until each further one
 LEAST_SEEN = 5  # rounds of a client, on average: a test may know earlier that there are groups, but not who is in which
+MOVERS = 0.1  # of the level is for the test of movements, which loses little by it; the rest for that of levels
 
 
 class Seen(NamedTuple):
@@ -196,11 +197,10 @@ class LossHistory(Stateful):
         self.next_look[cluster] = int(np.ceil(NEXT_LOOK * age))
         self.looks[cluster] = self.looks.get(cluster, 0) + 1
         # Every look is another chance for chance: 1/2 + 1/6 + 1/12 + ... of the level add up to all of it.
-        # There are two tests, and each has half of it.
-        level = self._level / (self.looks[cluster] * (self.looks[cluster] + 1)) / 2
-        labels = find_movers(losses, present, self._most, level, generator)
+        level = self._level / (self.looks[cluster] * (self.looks[cluster] + 1))
+        labels = find_movers(losses, present, self._most, MOVERS * level, generator)
         if labels is None:
-            labels = find_groups(losses, present, self._most, level, self._beta, generator)
+            labels = find_groups(losses, present, self._most, (1 - MOVERS) * level, self._beta, generator)
         return [members] if labels is None else parts_of(known, labels)
 
     def divided(self, numbers: Sequence[int]) -> None:
