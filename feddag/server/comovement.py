@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from feddag.server.interaction import Floats, Labels, spectral_labels
 
 LEAST_SIZE = 3  # clients of a part: fewer cannot take part in a round by themselves (Eq. 26)
-LEAST_ROUNDS = 8  # of a client, on average: its level and its change alone take three
-LEAST_SHARE = 0.45  # of surprises that groups explain, beyond chance: where clients are of one distribution, about 0.2
+LEAST_ROUNDS = 10  # of a client, on average: its level and its change alone take three
+LEAST_SHARE = 0.5  # of surprises that groups explain, beyond chance: where clients are of one distribution, about 0.2
 ORDERS, MOST_ORDERS = 19, 1000  # at first, to know what chance explains; and at most, for a level below 1/1000
 SWEEPS = 10  # at most, in which clients join the part that they move with
 FLOOR = 1e-3  # a loss below is as good as none
@@ -44,7 +44,7 @@ class Slow:
         return left
 
     def surprises(self, values: Floats) -> Floats:
-        """What neither the round nor a parabola of the client explains (rounds x clients), with variance 1 in a round.
+        """What neither the round nor a parabola of the client explains (rounds x clients), with variances near 1.
 
         >>> rounds, everybody = np.arange(6.0), np.ones((6, 2), bool)
         >>> alike = np.stack([rounds, 3 * rounds + 5], axis=1)  # one has higher losses, and changes faster
@@ -54,8 +54,9 @@ class Slow:
         own = np.where(self._there, values, 0.0)
         effects = self._rounds @ self._without_parabolas(own).sum(axis=1)
         left = self._without_parabolas(np.where(self._there, own - effects[:, None], 0.0))
-        degrees = np.maximum(self._there.sum(axis=1, keepdims=True) - 1, 1)
-        scaled: Floats = left / (np.sqrt((left**2).sum(axis=1, keepdims=True) / degrees) + 1e-6)
+        variance = (left**2).sum(axis=1, keepdims=True) / np.maximum(self._there.sum(axis=1, keepdims=True) - 1, 1)
+        # A round's few participants do not tell its variance well, so half of what is told is that of all rounds.
+        scaled: Floats = left / (np.sqrt((variance + variance.mean()) / 2) + 1e-6)
         return scaled
 
 
@@ -97,7 +98,9 @@ def best_parts(moves: Floats, meetings: Floats, most: int) -> tuple[float, Label
 
     Spectral clustering of the pairs, after which every client joins the part that it moves with most.
     """
-    vectors = np.linalg.eigh(moves / np.sqrt(np.maximum(meetings, 1)))[1][:, ::-1]
+    # Surprises add up to nothing in a round, so k groups have k - 1 directions: a constant stands for the last.
+    leading = np.linalg.eigh(moves / np.sqrt(np.maximum(meetings, 1)))[1][:, ::-1]
+    vectors = np.column_stack([np.full(len(moves), len(moves) ** -0.5), leading])
     best, share, found = -np.inf, -np.inf, None
     for number in range(2, min(most, len(moves) // LEAST_SIZE) + 1):
         labels = spectral_labels(vectors[:, :number])
@@ -133,7 +136,7 @@ def find_movers(
     if present.sum() < LEAST_ROUNDS * present.shape[1]:
         return None
     slow = Slow(present)
-    surprise = slow.surprises(np.log(losses.mean(axis=2) + FLOOR))
+    surprise = slow.surprises(np.log(np.maximum(losses.mean(axis=2), 0.0) + FLOOR))
     share, labels = best_parts(*together(surprise, present), most)
     if labels is None:
         return None
