@@ -13,17 +13,15 @@ bad round together. More rounds make that surer, so a split has to explain a goo
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from feddag.server.interaction import Floats, Labels, spectral_labels
+from feddag.server.split_test import LEAST_SIZE, Present
 
-LEAST_SIZE = 3  # clients of a part: fewer cannot take part in a round by themselves (Eq. 26)
 LEAST_ROUNDS = 10  # of a client, on average: its level and its change alone take three
 LEAST_SHARE = 0.5  # of surprises that groups explain, beyond chance: where clients are of one distribution, about 0.2
 ORDERS, MOST_ORDERS = 19, 1000  # at first, to know what chance explains; and at most, for a level below 1/1000
 SWEEPS = 10  # at most, in which clients join the part that they move with
 FLOOR = 1e-3  # a loss below is as good as none
-Present = NDArray[np.bool_]
 
 
 class Slow:
@@ -131,7 +129,13 @@ def find_movers(
     """Groups of clients whose losses (rounds x clients x steps) move together, or None where there may be none.
 
     They explain more than in any of 1 / level random orders (a Monte Carlo test), and `LEAST_SHARE` of what chance
-    leaves to explain.
+    leaves to explain. Made up here: two groups of five, for which rounds are good or bad by turns of their own.
+
+    >>> draw, truth = np.random.default_rng(0), np.repeat([0, 1], 5)
+    >>> losses = np.exp(draw.normal(size=(20, 2))[:, truth] + np.arange(10) / 10)[..., None]
+    >>> labels = find_movers(losses, np.ones((20, 10), bool), 4, 0.01, draw)
+    >>> len(set(labels[:5])), len(set(labels[5:])), len(set(labels))
+    (1, 1, 2)
     """
     if present.sum() < LEAST_ROUNDS * present.shape[1]:
         return None
