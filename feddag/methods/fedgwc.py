@@ -5,8 +5,8 @@ interaction matrix of clients; a cluster whose matrix falls into parts is split,
 Nothing must be known in advance.
 
 Three forms of one implementation: `fedgwc-paper` as printed, `fedgwc-released` as the published code runs it, and
-`fedgwc`, which rewards pairs of clients for losses near each other's, and splits where a test says that the parts are
-no chance (`server.split_test`). docs/fidelity.md tells what each was measured to do.
+`fedgwc`, which compares pairs of clients: whose losses move together, and whose are near each other. It splits where
+a test says that the parts are no chance (`server.comovement`, `server.split_test`). docs/fidelity.md has the figures.
 """
 
 from collections.abc import Mapping, Sequence

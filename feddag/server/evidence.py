@@ -1,5 +1,7 @@
-"""When FedGWC splits a cluster, and into which parts: as printed, as released, or by the tests of `comovement`
-and `split_test`.
+"""When FedGWC splits a cluster, and into which parts: as printed, as released, or by two tests of its losses.
+
+The first is that of `comovement`: which clients' losses go up and down together. The second, of `split_test`: whose
+losses are near each other. Where the first finds groups, they are taken: levels may show only some of them.
 
 Both kinds of evidence know clients by name, and a cluster's matrix is that of its members: so children inherit rows and
 columns (Algorithm 1, line 18) by being asked for theirs.
