@@ -5,8 +5,8 @@ interaction matrix of clients; a cluster whose matrix falls into parts is split,
 Nothing must be known in advance.
 
 Three forms of one implementation: `fedgwc-paper` as printed, `fedgwc-released` as the published code runs it, and
-`fedgwc`, which rewards pairs of clients for losses near each other's, and splits where a test says that the parts are
-no chance (`server.split_test`). docs/fidelity.md tells what each was measured to do.
+`fedgwc`, which compares pairs of clients: whose losses move together, and whose are near each other. It splits where
+a test says that the parts are no chance (`server.comovement`, `server.split_test`). docs/fidelity.md has the figures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ class FedGWC(ClusteredMethod):
     """Algorithm 1: one cluster at first, recursively split."""
 
     name = "fedgwc"
-    revision = 2  # the tests of a cluster share one level
+    revision = 3  # clients whose losses move together are found, too
     sends = "model, losses of steps"
     paper = "Licciardi et al., 2025"
     Settings: ClassVar[type[MethodSettings]] = GWCSettings

@@ -1,4 +1,7 @@
-"""When FedGWC splits a cluster, and into which parts: as printed, as released, or by the test of `split_test`.
+"""When FedGWC splits a cluster, and into which parts: as printed, as released, or by two tests of its losses.
+
+The first is that of `comovement`: which clients' losses go up and down together. The second, of `split_test`: whose
+losses are near each other. Where the first finds groups, they are taken: levels may show only some of them.
 
 Both kinds of evidence know clients by name, and a cluster's matrix is that of its members: so children inherit rows and
 columns (Algorithm 1, line 18) by being asked for theirs.
@@ -12,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from feddag.records import Diagnostics
+from feddag.server.comovement import find_movers
 from feddag.server.interaction import (
     Floats,
     affinity,
@@ -33,6 +37,7 @@ CHANGE = "mean squared change of the interaction matrix"
 MEMORY = 200  # rounds whose losses are kept: older ones tell about a model that is long gone
 FIRST_LOOK, NEXT_LOOK = 10, 1.5  # rounds before the first test, and how much longer until each further one
 LEAST_SEEN = 5  # rounds of a client, on average: a test may know earlier that there are groups, but not who is in which
+MOVERS = 0.1  # of the level is for the test of movements, which loses little by it; the rest for that of levels
 
 
 class Seen(NamedTuple):
@@ -195,7 +200,9 @@ class LossHistory(Stateful):
         self.looks[cluster] = self.looks.get(cluster, 0) + 1
         # Every look is another chance for chance: 1/2 + 1/6 + 1/12 + ... of the level add up to all of it.
         level = self._level / (self.looks[cluster] * (self.looks[cluster] + 1))
-        labels = find_groups(losses, present, self._most, level, self._beta, generator)
+        labels = find_movers(losses, present, self._most, MOVERS * level, generator)
+        if labels is None:
+            labels = find_groups(losses, present, self._most, (1 - MOVERS) * level, self._beta, generator)
         return [members] if labels is None else parts_of(known, labels)
 
     def divided(self, numbers: Sequence[int]) -> None:

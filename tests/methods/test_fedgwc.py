@@ -180,13 +180,15 @@ def test_how_mean_rewards_settle_by_hand() -> None:
 
 def test_every_further_look_is_stricter(monkeypatch: pytest.MonkeyPatch) -> None:
     levels = []
-    monkeypatch.setattr("feddag.server.evidence.find_groups", lambda *args: levels.append(args[3]))
+    for test in ("find_movers", "find_groups"):
+        monkeypatch.setattr(f"feddag.server.evidence.{test}", lambda *args: levels.append(args[3]))
     history, everybody = LossHistory(level=0.06, beta=1.0, most=4), list(range(8))
     for number in range(1, 24):
         last = seen(number, everybody, everybody, np.ones((8, 2)))
         history.observe(last)
         history.parts(last, np.random.default_rng(0))
-    assert levels == pytest.approx([0.03, 0.01, 0.005])  # 1/2, 1/6, 1/12: so on for ever, all of it
+    # 1/2, 1/6, 1/12: so on for ever, all of it, of which a tenth is for the test of movements.
+    assert levels == pytest.approx([0.1 * 0.03, 0.9 * 0.03, 0.1 * 0.01, 0.9 * 0.01, 0.1 * 0.005, 0.9 * 0.005])
     history.divided([0])
     assert history.looks == {0: 0}
 
