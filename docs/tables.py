@@ -91,6 +91,7 @@ COLUMNS: dict[str, Callable[[Results], str]] = {
     "MB up / down per client": lambda rs: f"{megabytes(rs, 'bytes_up')} / {megabytes(rs, 'bytes_down')}",
     "groups found": groups,
     "newcomers": of("accuracy_unseen"),
+    "of those who joined": of("accuracy_joined"),
     "newcomers after local epochs": of("accuracy_unseen_finetuned"),
     "placed right": lambda results: spread([one.get("unseen_placed_right") for one in results]),
     "noticed": lambda rs: (
@@ -341,6 +342,24 @@ TABLES = {
         "80 clients, then 20",
         ["accuracy", "newcomers", "newcomers after local epochs", "placed right", "paper"],
         rows_of("fmnist-newcomers", FEDDAG),
+    ),
+    "growth": Table(
+        "30 clients, and 10 more from round 6 of 20 on, seeds 0-2",
+        ["accuracy", "of those who joined", "worst decile", "groups found", "MB up / down per client"],
+        [
+            Row(file, method, f"{setting}: `{method}`{shown}", fields=fields)
+            for file, setting in {
+                "small-growth": "label skew 0.2, quantity 0.25",
+                "small-growth-concepts": "concept shift",
+            }.items()
+            for method, shown, fields in (
+                (FEDAVG, "", {}),
+                ("ifca", "", {}),
+                (FEDDAG, "", {}),
+                (FEDDAG, ", `regroup_after=10`", {"regroup_after": 10}),
+                (ORACLE, "", {}),
+            )
+        ],
     ),
     "drift": Table(
         "a fifth changes",
