@@ -4,9 +4,8 @@ Clients send their models, as in FedAvg, and the loss of each SGD step. Rewards 
 interaction matrix of clients; a cluster whose matrix falls into parts is split, and its parts go on from its model.
 Nothing must be known in advance.
 
-Three forms of one implementation: `fedgwc-paper` as printed, `fedgwc-released` as the published code runs it, and
-`fedgwc`, which compares pairs of clients: whose losses move together, and whose are near each other. It splits where
-a test says that the parts are no chance (`server.comovement`, `server.split_test`). docs/fidelity.md has the figures.
+Three forms: `fedgwc-paper` as printed, `fedgwc-released` as the published code runs it, and `fedgwc`, which compares
+pairs of clients and splits where a test says that the parts are no chance (`server.comovement`, `server.split_test`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +26,8 @@ from feddag.weights import ClientId, Ref, Weights
 LEAST_SAMPLED = 3  # Eq. 26
 
 
-class GWCSettings(ClusteredSettings):
-    """What a split depends on, who takes part, and the aggregator inside clusters."""
+class SplitSettings(ClusteredSettings):
+    """What a split depends on, and who takes part."""
 
     split: Literal["tested", "paper", "released"] = Field(
         "tested", description="a cluster is split where a test finds groups, or where its matrix has settled"
@@ -43,6 +42,11 @@ class GWCSettings(ClusteredSettings):
     )
     per_cluster: int = Field(0, ge=0, description="participants of each cluster, instead of a share (0: a share)")
     rarest_first: bool = Field(True, description="clients that took part least often are sampled first")
+
+
+class GWCSettings(SplitSettings):
+    """The aggregator inside clusters; personalised ones are in `fedgwc_personal`."""
+
     mu: float = Field(0.0, ge=0, description="FedProx inside clusters: pull towards the cluster's model")
     server_momentum: float = Field(0.0, ge=0, lt=1, description="FedAvgM inside clusters")
 
@@ -94,10 +98,9 @@ class FedGWC(ClusteredMethod):
 
     def aggregate(self, cluster: int, answered: Sequence[Reply]) -> Weights:
         mean, own = super().aggregate(cluster, answered), self._settings
-        if not own.server_momentum:
-            return mean
-        start, velocity = self.groups.trained[cluster], self.velocity.get(cluster, {})
-        mean, self.velocity[cluster] = momentum_step(start, mean, velocity, own.server_momentum)
+        if own.server_momentum:
+            start, velocity = self.groups.trained[cluster], self.velocity.get(cluster, {})
+            mean, self.velocity[cluster] = momentum_step(start, mean, velocity, own.server_momentum)
         return mean
 
     def adapt(self, federation: Federation, before: Mapping[int, Weights], replies: Replies) -> None:
@@ -115,8 +118,7 @@ class FedGWC(ClusteredMethod):
                 [reply.samples for reply in answered],
             )
             self.evidence.observe(seen)
-            parts = self.evidence.parts(seen, federation.rng("split", cluster))
-            if len(parts) > 1:
+            if len(parts := self.evidence.parts(seen, federation.rng("split", cluster))) > 1:
                 self.divide(federation, cluster, parts)
 
     def divide(self, federation: Federation, cluster: int, parts: Sequence[Sequence[ClientId]]) -> None:

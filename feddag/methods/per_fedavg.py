@@ -41,15 +41,22 @@ class TrainToAdapt(Train):
         weights, losses = client.weights(self.model), []
         velocity: Weights = {}
         for turn in range(1, len(batches), 2):
-            there, _ = client.fit(weights, [batches[turn - 1]], inner, draw=turn)  # w - alpha * gradient(w; D)
-            after, loss = client.fit(there, [batches[turn]], outer, draw=turn + 1)
+            there, _ = client.fit(
+                weights, [batches[turn - 1]], inner, held=self.held, draw=turn
+            )  # w - alpha * gradient(w; D)
+            after, loss = client.fit(there, [batches[turn]], outer, held=self.held, draw=turn + 1)
             step = {name: after[name] - there[name] for name in after}  # -beta * gradient(there; D')
             velocity = _moving(velocity, step, settings.momentum)
             weights = {name: value + velocity[name] for name, value in weights.items()}
             losses.append(loss)
         client.current = weights
-        mean = float(torch.cat(losses).mean())
-        return Result(weights=weights, numbers={"loss": mean}, samples=sum(map(len, batches)))
+        told = torch.cat(losses)
+        return Result(
+            weights=weights,
+            numbers={"loss": float(told.mean())},
+            arrays={"losses": told.double()} if self.losses else {},
+            samples=sum(map(len, batches)),
+        )
 
 
 def _moving(velocity: Weights, step: Weights, momentum: float) -> Weights:

@@ -40,14 +40,16 @@ class TrainEnvelope(Train):
         batches, losses = batches_of(client, settings), []
         for turn, batch in enumerate(batches):
             pull = [Pull(common, self.pull)]
-            theta, loss = client.fit(theta, [batch] * self.inner_steps, inner, pulls=pull, draw=turn + 1)
+            steps = [batch] * self.inner_steps
+            theta, loss = client.fit(theta, steps, inner, pulls=pull, held=self.held, draw=turn + 1)
             common = towards(common, theta, settings.lr * self.pull)
             losses.append(loss[:1])
         client.current = common
-        client.keep(PERSONAL, without(theta, client.absent(settings)), self.smoothing)
+        client.keep(PERSONAL, without(theta, client.absent(settings, self.held)), self.smoothing)
         return Result(
             weights=common,
             numbers={"loss": float(torch.cat(losses).mean())},
+            arrays={"losses": torch.cat(losses).double()} if self.losses else {},
             samples=self.inner_steps * sum(map(len, batches)),
         )
 

@@ -35,6 +35,7 @@ COSTLY = [
     "feddag",
     "cgpfl",
     "fedrc",
+    "fedgwc-pfedme",
 ]
 
 
