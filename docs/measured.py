@@ -52,6 +52,19 @@ def drawn_prices(rows: Sequence[Row], files: Mapping[str, str]) -> str:
     return lined(["", *files.values()], [line for line in body if any(line[1:])])
 
 
+def drawn_rates(rows: Sequence[Row], rates: Sequence[float]) -> str:
+    """Rows by label, learning rates side by side: the mean accuracy, the best of each label in bold."""
+    means: dict[str, list[float]] = {}
+    for row in rows:
+        found = accuracies(row)
+        means.setdefault(row.label, []).append(statistics.mean(found.values()) if found else math.nan)
+    body = [
+        [label, *(f"**{value:.3f}**" if value == max(values) else f"{value:.3f}" for value in values)]
+        for label, values in means.items()
+    ]
+    return lined(["", *(f"lr = {rate:g}" for rate in rates)], body)
+
+
 def _by_label(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
     table: dict[str, dict[str, Row]] = {}
     for row in rows:

@@ -21,12 +21,13 @@ from measured import (
     drawn_groups,
     drawn_personal,
     drawn_prices,
+    drawn_rates,
     drawn_released,
     drawn_rows,
     paired,
 )
 
-from experiments.ingredients import INGREDIENTS, OTHERS, TAKEN_APART
+from experiments.ingredients import INGREDIENTS, OTHERS, RATES, STEPPED, STEPPED_ON, TAKEN_APART, VALIDATED
 from feddag.bench import attacks as bench_attacks
 from feddag.bench import landmarks as bench_landmarks
 from feddag.bench import mixed as bench_mixed
@@ -453,10 +454,23 @@ SMALL_ROWS = at_equal_work(AT_EQUAL_WORK, OTHERS)
 FULL_ROWS = at_equal_work(FULL_SIZE, OTHERS)
 INGREDIENT_ROWS = at_equal_work(TAKEN_APART, {label: (FEDDAG, fields) for label, fields in INGREDIENTS.items()})
 
+RATE_ROWS = [
+    Row(file, FEDDAG, f"{AT_EQUAL_WORK[file]}: {label}", fields={**fields, **VALIDATED, "lr": lr}, seeds=(100, 101))
+    for file in STEPPED_ON
+    for label, fields in STEPPED.items()
+    for lr in RATES
+]
+
 
 def all_rows() -> list[Row]:
     """Every row of every table, whichever way it is shown."""
-    return [*(row for table in TABLES.values() for row in table.rows), *SMALL_ROWS, *FULL_ROWS, *INGREDIENT_ROWS]
+    return [
+        *(row for table in TABLES.values() for row in table.rows),
+        *SMALL_ROWS,
+        *FULL_ROWS,
+        *INGREDIENT_ROWS,
+        *RATE_ROWS,
+    ]
 
 
 def files_of(row: Row) -> list[Path]:
@@ -504,6 +518,7 @@ def filled(text: str) -> str:
             "groups": partial(drawn_groups, "bench-groups.json"),
             "groups as published": partial(drawn_groups, "bench-groups-published.json"),
             "ingredients": partial(drawn_across, INGREDIENT_ROWS, {file: AT_EQUAL_WORK[file] for file in TAKEN_APART}),
+            "learning rates": partial(drawn_rates, RATE_ROWS, RATES),
             "equal work": partial(drawn_across, SMALL_ROWS, AT_EQUAL_WORK),
             "equal work, worst decile": partial(drawn_across, SMALL_ROWS, AT_EQUAL_WORK, "worst_decile"),
             "equal work, prices": partial(drawn_prices, SMALL_ROWS, AT_EQUAL_WORK),

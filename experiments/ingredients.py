@@ -2,6 +2,7 @@
 
 FEDDAG_DATA=... python -m experiments.ingredients                   # against others, every small setting, seeds 0-4
 FEDDAG_DATA=... python -m experiments.ingredients --apart           # without each ingredient, on four of them
+FEDDAG_DATA=... python -m experiments.ingredients --rates           # two of them at four learning rates, seeds 100, 101
 FEDDAG_DATA=... python -m experiments.ingredients fmnist-concept-shift cifar10-concept-shift fmnist-label-skew-q1.0 \
     --seeds 0,1,2                                                   # full size
 
@@ -47,6 +48,17 @@ OTHERS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 }
 """Method and fields; `oracle` is FedAvg inside the true groups. Baselines have FedDAG's stabilisers, the paper none."""
 
+RATES = (0.003, 0.01, 0.03, 0.1)
+STEPPED: Mapping[str, Mapping[str, Any]] = {
+    "`feddag`": {},
+    "random head": {"head": "random"},
+    "softmax over all classes": {"softmax": "all"},
+    "random head, softmax over all": PLAIN,
+}
+"""Whether a sharp head and a softmax over own classes are more than a larger step: each at every learning rate."""
+STEPPED_ON = ("small-concept-shift", "small-label-skew-0.2-q0.25")
+VALIDATED = {"validation": 0.2, "evaluate": "validation", "finetune": False, "evaluate_every": 3}
+
 TAKEN_APART = ("small-concept-shift", "small-label-skew-0.2-q0.25", "small-dirichlet", "small-pacs")
 SETTINGS = (
     *TAKEN_APART,
@@ -66,6 +78,16 @@ def measure(setting: str, seed: int, apart: bool, results: Path, runs: Path) -> 
             kept(one, results, runs)
 
 
+def measure_rates(seed: int, results: Path, runs: Path) -> None:
+    """`feddag` with and without the two, at every learning rate, on validation samples."""
+    for setting in STEPPED_ON:
+        for fields in STEPPED.values():
+            for lr in RATES:
+                file = FOLDER / f"{setting}.toml"
+                [one] = read_experiments(file, {**fields, **VALIDATED, "lr": lr}, ["feddag"], [seed])
+                kept(one, results, runs)
+
+
 def kept(experiment: Experiment, results: Path, runs: Path) -> ResultRecord:
     """Its result, taken from `results` or run and kept there."""
     [found] = compare_methods(
@@ -81,10 +103,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="What each ingredient of feddag is worth, at equal training FLOPs.")
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--apart", action="store_true", help="without each ingredient, not against others")
-    parser.add_argument("--seeds", default="0,1,2,3,4")
+    parser.add_argument("--rates", action="store_true", help="two ingredients at four learning rates")
+    parser.add_argument("--seeds", default=None, help="by default 0-4, of --rates 100 and 101")
     parser.add_argument("--results", type=Path, default=FOLDER.parent / "results")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     given = parser.parse_args()
-    for seed in map(int, given.seeds.split(",")):
+    for seed in map(int, (given.seeds or ("100,101" if given.rates else "0,1,2,3,4")).split(",")):
+        if given.rates:
+            measure_rates(seed, given.results, given.runs)
+            continue
         for setting in given.settings or (TAKEN_APART if given.apart else SETTINGS):
             measure(setting, seed, given.apart, given.results, given.runs)
