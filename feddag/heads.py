@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from feddag.errors import FeddagError
 from feddag.rng import rng
-from feddag.weights import Weights, only
+from feddag.weights import Weights
 
 HEAD = "head"
 WEIGHT, BIAS = f"{HEAD}.weight", f"{HEAD}.bias"
@@ -77,28 +77,13 @@ def without(weights: Weights, absent: Tensor | None) -> Weights:
     return weights | {BIAS: bias}
 
 
-class Restricted:
-    """A model as clients use it who answer only with classes that they hold: the model, and over it a head of theirs.
+def out_of_reach(weights: Weights) -> Tensor:
+    """A flag for each class whose score is out of reach: that the model's owner does not answer with.
 
-    Clients that hold the same classes get the same object, as long as the model is the same.
-
-    >>> used, model = Restricted(), {"head.weight": torch.ones(2, 1), "head.bias": torch.zeros(2)}
-    >>> used.to(model, [1])[1]["head.bias"]
-    tensor([-1000.,     0.])
+    >>> out_of_reach({"head.bias": torch.tensor([0.5, -1000.0])})
+    tensor([False,  True])
     """
-
-    def __init__(self) -> None:
-        self._model: Weights = {}
-        self._heads: dict[tuple[int, ...], Weights] = {}
-
-    def to(self, model: Weights, held: Sequence[int]) -> tuple[Weights, Weights]:
-        """The model for clients that hold these classes."""
-        if model is not self._model:
-            self._model, self._heads = model, {}
-        classes = tuple(held)
-        if classes not in self._heads:
-            self._heads[classes] = only(without(model, absent_classes(model, classes)), (HEAD,))
-        return model, self._heads[classes]
+    return weights[BIAS] <= OUT_OF_REACH / 2
 
 
 def with_rows_of(weights: Weights, other: Weights, absent: Tensor | None) -> Weights:

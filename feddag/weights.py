@@ -26,6 +26,9 @@ class Own:
     name: str
 
 
+HELD = Own("classes held")
+"""Laid over a model, it answers only with classes that the client holds: which these are, only the client must know."""
+
 Source = Ref | Own | None
 ModelSource = Source | tuple[Source, ...]
 """Where a step takes its weights: sent by the server, the client's own, or (None) what the step before left.
@@ -34,18 +37,22 @@ Of several, each replaces what it holds of those before it; a model that the cli
 """
 
 
+Layered = tuple[Weights | Own, ...]
+"""Weights over one another: each replaces what it holds of those before, as far as the client keeps it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Choice:
     """One of several models: the client takes the one with the least loss on its own training samples."""
 
-    models: tuple[Weights, ...]
+    models: tuple[Weights | Layered, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """Several models at once: the mean of their class probabilities, weighted by shares that sum to 1."""
 
-    models: tuple[Weights, ...]
+    models: tuple[Weights | Layered, ...]
     shares: tuple[float, ...]
 
 
@@ -61,8 +68,6 @@ class Adapted:
 ADAPTED = "adapted"
 """Under this name a client keeps the model that it has adapted last."""
 
-Layered = tuple[Weights | Own, ...]
-"""Weights over one another: each replaces what it holds of those before, as far as the client keeps it."""
 Served = Weights | Own | Choice | Mixture | Adapted | Layered
 """What a client uses: weights known to the server, its own, the best of several, several together, adapted, layers."""
 

@@ -38,7 +38,7 @@ class Evaluate(Step):
 class Choose(Step):
     """The model with the least loss on the client's training samples: later steps of the job go on from it.
 
-    The loss is that of training: where this knows the client's own classes only, others have no say here either.
+    Where training does not tell all classes apart, only those that the client holds have a say here.
     Sent are the mean loss of each, and which one was chosen (the first of equals).
     """
 

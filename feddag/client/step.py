@@ -16,7 +16,7 @@ from feddag.client.trainer import LocalSettings, Trainer
 from feddag.heads import with_rows_of, without
 from feddag.models import ModelSpec
 from feddag.rng import rng, stream_key
-from feddag.weights import ClientId, ModelSource, Own, Ref, Weights, keeping, kept, overlaid
+from feddag.weights import HELD, ClientId, ModelSource, Own, Ref, Weights, keeping, kept
 
 NUMBER_BYTES = 8  # what one number costs on the wire
 
@@ -134,7 +134,13 @@ class Client:
     def weights(self, source: ModelSource) -> Weights:
         """The weights a step asked for."""
         if isinstance(source, tuple):
-            return overlaid(kept(self.state, one.name) if isinstance(one, Own) else self.weights(one) for one in source)
+            model: Weights = {}
+            for layer in source:
+                if layer == HELD:
+                    model = without(model, self.lacks())
+                else:
+                    model = model | (kept(self.state, layer.name) if isinstance(layer, Own) else self.weights(layer))
+            return model
         if isinstance(source, Ref):
             return self.fetch(source)
         if isinstance(source, Own):
@@ -189,8 +195,10 @@ class Client:
 
     def absent(self, settings: LocalSettings, held: Sequence[int] = ()) -> Tensor | None:
         """A flag for each class that the softmax leaves out; None where it runs over all, held or not."""
-        if not settings.held:
-            return None
+        return self.lacks(held) if settings.held else None
+
+    def lacks(self, held: Sequence[int] = ()) -> Tensor:
+        """A flag for each class that the client has no training sample of, but for those named here."""
         known = torch.zeros(self.num_classes, dtype=torch.bool)
         return ~known.index_fill(0, torch.cat([self.y, torch.tensor(held, dtype=torch.int64)]), True)
 

@@ -13,8 +13,8 @@ from feddag.engines.pools import make_pool
 from feddag.engines.scoring import Headed, Scorer
 from feddag.engines.worker import Done, Score, Work, WorkerConfig
 from feddag.federation import Engine, Ints, Job, Reply
-from feddag.heads import BIAS, WEIGHT
-from feddag.weights import ClientId, ModelSource, Own, Ref, Source, Weights, digest, kept, nbytes, overlaid
+from feddag.heads import HEAD, without
+from feddag.weights import HELD, ClientId, ModelSource, Own, Ref, Source, Weights, digest, kept, nbytes, only
 
 SMALL_JOB = 2e6  # samples x parameters; below it, native training takes less than two threads lose to Python's lock
 
@@ -37,6 +37,8 @@ class LocalEngine(Engine):
         self._linear_head = type(built.head) is nn.Linear
         self._states: dict[ClientId, tuple[int, Weights]] = {}
         self._handed: dict[Ref, Weights] = {}  # in this round
+        self._heads: dict[tuple[Ref, bytes], Ref] = {}  # of these, where classes are out of reach
+        self._absent: dict[ClientId, Tensor] = {}
         self._population = tuple(range(len(data.offsets) - 1))
         # One thread per worker: sums then run in one order whatever the number of cores.
         self._threads_before = torch.get_num_threads()
@@ -68,10 +70,10 @@ class LocalEngine(Engine):
         return replies, {}
 
     def begin_round(self, round: int) -> None:
-        self._handed = {}
+        self._handed, self._heads = {}, {}
         self._pool.forget_weights()
         if self._drift is not None and round >= self._drift[0]:
-            self._data, self._drift = self._drift[1], None
+            self._data, self._drift, self._absent = self._drift[1], None, {}
             self._pool.close()
             self._pool = make_pool(self._data, self._config, self._workers)
             self._scorer = self._make_scorer()
@@ -113,14 +115,28 @@ class LocalEngine(Engine):
             return source, source
         sources = source if isinstance(source, tuple) else (source,)
         match sources:
-            case (Ref() as model, Ref() as head) if self._is_head(head, model):
-                return model, head
-        whole = self.put(overlaid(self._layer(client, layer) for layer in sources))
-        return whole, whole
+            case (Ref() as model, Own() as own) if own == HELD and self._linear_head:
+                return model, self._held_head(model, client)
+        whole: Weights = {}
+        for layer in sources:
+            whole = without(whole, self._lacks(client)) if layer == HELD else whole | self._layer(client, layer)
+        ref = self.put(whole)
+        return ref, ref
 
-    def _is_head(self, head: Ref, model: Ref) -> bool:
-        """Whether weights are nothing but a head, for a model that has one; a linear one leaves what it reads alone."""
-        return self._linear_head and self._handed[head].keys() == {WEIGHT, BIAS} <= self._handed[model].keys()
+    def _held_head(self, model: Ref, client: ClientId) -> Ref:
+        """A model's head for somebody who holds what this client holds: many share it."""
+        lacks = self._lacks(client)
+        key = model, lacks.numpy().tobytes()
+        if key not in self._heads:
+            self._heads[key] = self.put(only(without(self._handed[model], lacks), (HEAD,)))
+        return self._heads[key]
+
+    def _lacks(self, client: ClientId) -> Tensor:
+        if client not in self._absent:
+            lacks = torch.ones(int(self._data.num_classes), dtype=torch.bool)
+            lacks[np.unique(self._data.samples(client)[1])] = False
+            self._absent[client] = lacks
+        return self._absent[client]
 
     def _layer(self, client: ClientId, source: Source) -> Weights:
         assert source is not None

@@ -146,6 +146,10 @@ class Method(Stateful, ABC):
         """The classes that a client is known to hold."""
         return self.classes.get(client, ())
 
+    def held_around(self, client: ClientId) -> Sequence[int]:
+        """The classes that somebody is known to hold who shares a model with this client."""
+        return sorted({label for held in self.classes.values() for label in held})
+
     def sample(self, federation: Federation) -> list[ClientId]:
         """Who takes part in this round: a share of all clients, at least one, drawn without replacement.
 
@@ -166,7 +170,9 @@ class Method(Stateful, ABC):
         self.learn_classes(federation)
 
     def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
-        """Clients have left for good."""
+        """Clients have left for good: whoever comes back may hold other classes."""
+        for client in gone:
+            self.classes.pop(client, None)
 
     def clusters(self) -> dict[ClientId, int] | None:
         """The group of each client; None for a method that makes no groups."""

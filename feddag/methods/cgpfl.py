@@ -88,4 +88,4 @@ class CGPFL(FeSEM):
     def model_of(self, client: ClientId) -> Served:
         if client not in self.groups.cluster_of:
             return super().model_of(client)
-        return (self.used_in(self.groups.cluster_of[client]), used(PERSONAL, self._settings.smoothing))
+        return (*self.layers_of(self.groups.cluster_of[client]), used(PERSONAL, self._settings.smoothing))

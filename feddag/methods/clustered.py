@@ -5,7 +5,6 @@ A method says how clusters are founded (`start`) and, where it differs from FedA
 change (`adapt`) and where a newcomer belongs (`place`).
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -15,11 +14,11 @@ from feddag.client.evaluate import Choose
 from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies, Reply
-from feddag.heads import Restricted, absent_classes, without
+from feddag.heads import absent_classes, without
 from feddag.methods.base import Method, MethodSettings
 from feddag.records import Diagnostics
 from feddag.server.clusters import Clusters
-from feddag.weights import Choice, ClientId, Ref, Served, Weights, overlaid
+from feddag.weights import HELD, Choice, ClientId, Layered, Ref, Served, Weights
 
 
 class ClusteredSettings(MethodSettings):
@@ -40,7 +39,6 @@ class ClusteredMethod(Method):
         self.groups = Clusters()
         self._held: dict[int, tuple[int, ...]] | None = None
         self._restricted: dict[int, tuple[Weights, tuple[int, ...], Weights]] = {}
-        self._used: defaultdict[int, Restricted] = defaultdict(Restricted)
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
         if unplaced := [client for client in sampled if client not in self.groups.cluster_of]:
@@ -78,6 +76,9 @@ class ClusteredMethod(Method):
             self._held = {own: tuple(sorted(classes)) for own, classes in together.items()}
         return self._held.get(cluster, ())
 
+    def held_around(self, client: ClientId) -> Sequence[int]:
+        return self._held_together(self.groups.cluster_of.get(client, -1))
+
     def assign(self, replies: Replies) -> None:
         """Move clients to the clusters that their answers say they belong to."""
 
@@ -103,28 +104,30 @@ class ClusteredMethod(Method):
         self._held = None
 
     def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
+        super().leave(federation, gone)
         for client in gone:
             self.groups.leave(client)
-            self.classes.pop(client, None)
             self.held.pop(client, None)
         self._held = None
 
     def model_of(self, client: ClientId) -> Served:
         """Its cluster's model, answering with what its loss tells apart; without a cluster, the best on its samples."""
         if client not in self.groups.cluster_of:
-            return Choice(self.all_used_by(client))
-        return self.used_by(client, self.groups.cluster_of[client])
+            return Choice(self.all_used())
+        return self.used_of(self.groups.cluster_of[client])
 
-    def used_by(self, client: ClientId, cluster: int) -> Weights | tuple[Weights, Weights]:
-        """A cluster's model for a client; where its loss tells only its own classes apart, with a head of its own."""
-        if self._settings.softmax == "own" and (held := self.held_by(client)):
-            return self._used[cluster].to(self.groups.served[cluster], held)
-        return self.used_in(cluster)
+    def used_of(self, cluster: int) -> Weights | Layered:
+        """A cluster's model as a client uses it that has nothing of its own to lay over it."""
+        layers = self.layers_of(cluster)
+        return layers if len(layers) > 1 else self.used_in(cluster)
 
-    def all_used_by(self, client: ClientId) -> tuple[Weights, ...]:
-        """Every cluster's model as this client would use it, each whole."""
-        used = (self.used_by(client, cluster) for cluster in self.groups.served)
-        return tuple(overlaid(model) if isinstance(model, tuple) else model for model in used)
+    def layers_of(self, cluster: int) -> Layered:
+        """A cluster's model, and over it, where clients tell only their own classes apart, that they answer with these."""
+        return (self.groups.served[cluster], HELD) if self._settings.softmax == "own" else (self.used_in(cluster),)
+
+    def all_used(self) -> tuple[Weights | Layered, ...]:
+        """Every cluster's model as a client would use it."""
+        return tuple(map(self.used_of, self.groups.served))
 
     def used_in(self, cluster: int) -> Weights:
         """A cluster's model: where the softmax did not run over all classes, it answers with those of the cluster."""

@@ -34,4 +34,4 @@ class Ditto(FedAvg):
         return [Train(model), Train(own, anchors=pull, **how, phase=PERSONAL)]
 
     def model_of(self, client: ClientId) -> Served:
-        return (self.common(), used(PERSONAL, self._settings.smoothing))
+        return (*self.layers(), used(PERSONAL, self._settings.smoothing))

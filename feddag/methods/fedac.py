@@ -13,14 +13,14 @@ from torch import Tensor
 
 from feddag.client.train import Anchor, Train
 from feddag.federation import Federation, Job, Reply
-from feddag.heads import absent_classes, with_rows_of
+from feddag.heads import out_of_reach, with_rows_of
 from feddag.methods.base import MethodSettings
 from feddag.methods.clustered import ClusteredMethod, ClusteredSettings
 from feddag.records import Diagnostics
 from feddag.server.cluster_number import ClusterNumber
 from feddag.server.lrcos import ModelSimilarity, Similarity, divided, most_alike
 from feddag.server.robust import robust_mean
-from feddag.weights import ClientId, Own, Ref, Served, Weights, flat, only, used
+from feddag.weights import HELD, ClientId, Own, Ref, Served, Weights, flat, only, used
 
 EMBEDDING = ("encoder",)  # phi; the head is the decision h
 
@@ -80,8 +80,8 @@ class FedAC(ClusteredMethod):
 
     def whole(self, reply: Reply) -> Weights:
         """What a client sent; where its loss knew only its own classes, the other rows are those of the mean model."""
-        held = self.held_by(reply.client)
-        return with_rows_of(reply.weights, self.common, absent_classes(self.common, held)) if held else reply.weights
+        everything = self._settings.softmax == "all"
+        return reply.weights if everything else with_rows_of(reply.weights, self.common, out_of_reach(reply.weights))
 
     def local_updates(self, federation: Federation, sampled: Sequence[ClientId]) -> Iterator[Job]:
         """w <- w - eta * (gradient + mu * (w - Omega) + lambda * (phi - Phi)), from the client's own w."""
@@ -142,7 +142,9 @@ class FedAC(ClusteredMethod):
         """Its own model; before it has one, its cluster's or the best of all."""
         if client in self.held and client not in self.lost:
             return (self.groups.served[self.groups.cluster_of[client]], used("personal", self._settings.smoothing))
-        return self.held.get(client) or super().model_of(client)
+        if client not in self.held:
+            return super().model_of(client)
+        return (self.held[client], HELD) if self._settings.softmax == "own" else self.held[client]
 
     def diagnostics(self) -> Diagnostics:
         told: Diagnostics = {"clients": sorted(self.held), "by_round": self.number.curves()}

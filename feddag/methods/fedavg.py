@@ -6,9 +6,8 @@ from typing import ClassVar
 from feddag.client.step import Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies
-from feddag.heads import Restricted
 from feddag.methods.base import Method, MethodSettings
-from feddag.weights import ClientId, Ref, Served, Weights, smoothed
+from feddag.weights import HELD, ClientId, Layered, Ref, Served, Weights, smoothed
 
 
 class FedAvg(Method):
@@ -25,7 +24,6 @@ class FedAvg(Method):
         self.served: Weights = {}
         """What clients use where that is smoothed; empty where it is `weights`."""
         self.updates = 0
-        self._used = Restricted()
 
     def start(self, federation: Federation) -> None:
         self.weights = self.initial_weights(federation)
@@ -60,6 +58,9 @@ class FedAvg(Method):
 
     def model_of(self, client: ClientId) -> Served:
         """The common model; where clients' losses knew only their own classes, it answers with one of these."""
-        if self.classes and (held := self.held_by(client)):
-            return self._used.to(self.common(), held)
-        return self.common()
+        used = self.layers()
+        return used if len(used) > 1 else self.common()
+
+    def layers(self) -> Layered:
+        """The common model as a client uses it that has nothing of its own to lay over it."""
+        return (self.common(),) if self._settings.softmax == "all" else (self.common(), HELD)

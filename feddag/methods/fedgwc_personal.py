@@ -60,7 +60,7 @@ class FedGWCPFedMe(FedGWCPersonal):
     def model_of(self, client: ClientId) -> Served:
         if client not in self.groups.cluster_of:
             return super().model_of(client)
-        return (self.used_in(self.groups.cluster_of[client]), used(PERSONAL, self._settings.smoothing))
+        return (*self.layers_of(self.groups.cluster_of[client]), used(PERSONAL, self._settings.smoothing))
 
 
 class FedGWCPerFedAvg(FedGWCPersonal):

@@ -72,4 +72,4 @@ class FedPer(FedAvg):
         self.headed = [client for client in self.headed if client not in gone]
 
     def model_of(self, client: ClientId) -> Served:
-        return (self.common(), used(PERSONAL, self._settings.smoothing))
+        return (*self.layers(), used(PERSONAL, self._settings.smoothing))

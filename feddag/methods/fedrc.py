@@ -22,6 +22,7 @@ from torch import Tensor
 from feddag.client.step import Client, Result, Step
 from feddag.client.train import Train
 from feddag.federation import Federation, Job, Replies, Reply
+from feddag.heads import without
 from feddag.methods.base import MethodSettings
 from feddag.methods.clustered import ClusteredMethod, ClusteredSettings, compared_by_shares
 from feddag.models import ModelSpec
@@ -50,7 +51,9 @@ class Share(Step):
         return None if sound else "told shares that cannot be"
 
     def run(self, client: Client) -> Result:
-        losses = torch.stack([client.losses(client.weights(model)) for model in self.models], dim=1).double()
+        absent = client.absent(client.settings)
+        models = [without(client.weights(model), absent) for model in self.models]
+        losses = torch.stack([client.losses(model) for model in models], dim=1).double()
         gamma = responsibilities(losses, client.y, torch.tensor(self.shares), self.labels)
         for number in range(len(self.models)):
             client.scratch[f"share {number}"] = gamma[:, number].clamp(min=LEAST_WEIGHT).float()
@@ -155,7 +158,7 @@ class FedRC(ClusteredMethod):
     def model_of(self, client: ClientId) -> Served:
         if self._settings.hard or client not in self.shares:
             return super().model_of(client)
-        return Mixture(self.all_used_by(client), tuple(self.shares[client]))
+        return Mixture(self.all_used(), tuple(self.shares[client]))
 
     def diagnostics(self) -> Diagnostics:
         return compared_by_shares(self.shares)

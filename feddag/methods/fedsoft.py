@@ -20,7 +20,7 @@ from pydantic import Field
 from feddag.client.step import Client, Result, Step
 from feddag.client.train import Anchor, Train
 from feddag.federation import Federation, Job, Reply
-from feddag.heads import absent_classes, with_rows_of
+from feddag.heads import out_of_reach, with_rows_of, without
 from feddag.methods.base import MethodSettings
 from feddag.methods.clustered import ClusteredMethod, ClusteredSettings, compared_by_shares
 from feddag.models import ModelSpec
@@ -46,7 +46,8 @@ class Importance(Step):
         return None if sound else "told shares that cannot be"
 
     def run(self, client: Client) -> Result:
-        losses = torch.stack([client.losses(client.weights(model)) for model in self.models])
+        absent = client.absent(client.settings)
+        losses = torch.stack([client.losses(without(client.weights(model), absent)) for model in self.models])
         best = torch.bincount(losses.argmin(0), minlength=len(self.models)).double()
         return Result(arrays={"shares": best / len(client.y)}, scored=len(self.models) * len(client.y))
 
@@ -128,7 +129,7 @@ class FedSoft(ClusteredMethod):
         centre, weights = self.groups.trained[number], reply.weights
         if self._settings.softmax == "all":
             return weights
-        return with_rows_of(weights, centre, absent_classes(weights, self.held_by(reply.client)))
+        return with_rows_of(weights, centre, out_of_reach(weights))
 
     def local_work(self, client: ClientId, models: Mapping[int, Ref]) -> Step:
         """Loss + lambda / 2 * sum of u_s ||w - c_s||^2, from the client's own w."""
@@ -151,7 +152,7 @@ class FedSoft(ClusteredMethod):
         """Its own; its main cluster's centre where it has none."""
         if client not in self.shares or client in self.lost:
             return super().model_of(client)
-        return (self.used_in(self.groups.cluster_of[client]), used(PERSONAL, self._settings.smoothing))
+        return (*self.layers_of(self.groups.cluster_of[client]), used(PERSONAL, self._settings.smoothing))
 
     def diagnostics(self) -> Diagnostics:
         return compared_by_shares(self.shares)

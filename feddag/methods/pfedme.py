@@ -95,4 +95,4 @@ class PFedMe(FedAvg):
         return mean if self._settings.server_lr == 1 else towards(self.weights, mean, self._settings.server_lr)
 
     def model_of(self, client: ClientId) -> Served:
-        return (self.common(), used(PERSONAL, self._settings.smoothing))
+        return (*self.layers(), used(PERSONAL, self._settings.smoothing))

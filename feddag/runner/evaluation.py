@@ -16,7 +16,7 @@ from feddag.client.train import Train
 from feddag.errors import FeddagError
 from feddag.federation import Federation, Ints, Job, Reply
 from feddag.methods import Method
-from feddag.weights import Adapted, Choice, ClientId, Mixture, ModelSource, Own, Ref, Served, Weights
+from feddag.weights import Adapted, Choice, ClientId, Layered, Mixture, ModelSource, Own, Ref, Served, Weights
 
 TUNE = Train(balanced=False, send=False)  # the same for every method, whatever batches it trains with
 Floats = NDArray[np.float64]
@@ -97,14 +97,19 @@ class Evaluation:
         """What a client uses now: a step that has to come first, if any; one model, or several and their shares."""
         [model] = self._models_of([client])
         if isinstance(model, Mixture):
-            return [], tuple(map(self._ref, model.models)), model.shares
+            return [], tuple(map(self._layers, model.models)), model.shares
         if isinstance(model, Choice):
-            return [Choose(tuple(map(self._ref, model.models)))], (None,), (1.0,)
+            return [Choose(tuple(map(self._layers, model.models)))], (None,), (1.0,)
         if isinstance(model, Adapted):
             return [Adapt(self._ref(model.model), lr=model.lr, steps=model.steps)], (None,), (1.0,)
         if isinstance(model, tuple):
-            return [], (tuple(layer if isinstance(layer, Own) else self._ref(layer) for layer in model),), (1.0,)
+            return [], (self._layers(model),), (1.0,)
         return [], (model if isinstance(model, Own) else self._ref(model),), (1.0,)
+
+    def _layers(self, model: Weights | Layered) -> ModelSource:
+        if isinstance(model, dict):
+            return self._ref(model)
+        return tuple(layer if isinstance(layer, Own) else self._ref(layer) for layer in model)
 
     def _ref(self, model: Weights) -> Ref:
         # Most clients share a few sets of weights: each is hashed once, and held, or another might get its id.

@@ -16,6 +16,7 @@ from feddag.client.trainer import load_weights
 from feddag.encoders import default_model
 from feddag.errors import FeddagError, one_line
 from feddag.experiment import Experiment
+from feddag.heads import absent_classes, without
 from feddag.methods import Method, find_method
 from feddag.methods.clustered import ClusteredMethod
 from feddag.methods.fedavg import FedAvg
@@ -27,7 +28,7 @@ from feddag.runner.directory import Checkpoint, RunDirectory
 from feddag.runner.placing import Placement, by_signatures, sign_newcomer
 from feddag.runner.results import Accuracy
 from feddag.runner.serving import SampleFormat, ServedModel, read_format
-from feddag.weights import ADAPTED, Adapted, Choice, ClientId, Mixture, Own, Weights, kept, overlaid
+from feddag.weights import ADAPTED, HELD, Adapted, Choice, ClientId, Layered, Mixture, Own, Weights, kept
 
 MOST_FEATURES = 2**31  # of a sample; images of 8 megapixels have 2**25
 LARGE = 2**20  # features or classes: memory enough to look twice before it is taken
@@ -151,7 +152,7 @@ class Run:
         spec = self._spec(saved.tree)
         served = method.model_of(client)
         if isinstance(served, Mixture):
-            members = [built(spec, weights) for weights in served.models]
+            members = [built(spec, self._whole(saved, method, client, layers)) for layers in served.models]
             return MixtureOfModels(members, served.shares).eval()
         if isinstance(served, Choice):
             if client not in saved.tree["chosen"]:
@@ -159,11 +160,30 @@ class Run:
             served = served.models[saved.tree["chosen"][client]]
         if isinstance(served, Adapted):
             served = (served.model, Own(ADAPTED))
+        return built(spec, self._whole(saved, method, client, served))
+
+    def _whole(self, saved: Checkpoint, method: Method, client: ClientId, served: Weights | Own | Layered) -> Weights:
+        """A client's model, from its layers."""
         layers = served if isinstance(served, tuple) else (served,)
-        if not saved.tree["holds_states"] and any(isinstance(layer, Own) for layer in layers):
+        if not saved.tree["holds_states"] and any(isinstance(layer, Own) and layer != HELD for layer in layers):
             raise FeddagError(f"client = {client} keeps its model on its own machine")
         state = saved.states.get(client, (0, {}))[1]
-        return built(spec, overlaid(kept(state, x.name) if isinstance(x, Own) else x for x in layers))
+        model: Weights = {}
+        for layer in layers:
+            if layer == HELD:
+                model = self._answering(saved, method, client, model)
+            else:
+                model = model | (kept(state, layer.name) if isinstance(layer, Own) else layer)
+        return model
+
+    def _answering(self, saved: Checkpoint, method: Method, client: ClientId, model: Weights) -> Weights:
+        """A model that answers with classes that the client holds: all of which it told, unless small ones were hidden.
+
+        Where they may be, by `least_per_class` or by a node's own policy, it answers with those of the whole cluster.
+        """
+        hidden = not saved.tree["holds_states"] or getattr(self.experiment.settings, "least_per_class", 1) > 1
+        held = method.held_around(client) if hidden else method.held_by(client)
+        return without(model, absent_classes(model, held)) if held else model
 
     def _tuned(self, saved: Checkpoint, method: Method, client: ClientId, group: Network) -> Network:
         """What a client chose, put together from what it keeps and what the server has."""

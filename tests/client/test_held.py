@@ -8,13 +8,15 @@ import torch
 
 import feddag
 from feddag.client.evaluate import Choose, Monitor
-from feddag.client.step import Client
+from feddag.client.step import Client, Result
 from feddag.client.train import Anchor, Train
 from feddag.client.trainer import LocalSettings, make_trainer, native_network
 from feddag.errors import FeddagError
-from feddag.heads import OUT_OF_REACH, Restricted, check_linear, sharpened
+from feddag.heads import OUT_OF_REACH, check_linear, sharpened
+from feddag.methods.fedsoft import Importance
 from feddag.models import ModelSpec
-from feddag.weights import Ref, Weights
+from feddag.testing import FakeEngine, started
+from feddag.weights import HELD, Own, Ref, Weights
 
 SPEC = ModelSpec("mlp", (6,), 5)
 
@@ -138,13 +140,50 @@ def test_a_newcomer_answers_with_its_own_classes(method: str) -> None:
     assert max(answered(method, softmax="own", holdout=0.25)) <= 2
 
 
-def test_clients_of_one_cluster_that_hold_the_same_share_what_they_use() -> None:
-    used = Restricted()
-    model = {"head.weight": torch.ones(3, 1), "head.bias": torch.zeros(3), "encoder.w": torch.zeros(2)}
-    whole, head = used.to(model, [0, 2])
-    assert whole is model and used.to(model, (0, 2))[1] is head and set(head) == {"head.weight", "head.bias"}
-    assert head["head.bias"].tolist() == [0, OUT_OF_REACH, 0]
-    assert used.to(dict(model), [0, 2])[1] is not head  # another model, another head
+def test_a_client_itself_says_what_it_cannot_answer() -> None:
+    one, start = client(held=False, native=False)
+    model = one.weights((Ref("any", 0), HELD))
+    assert model["head.bias"].tolist() == [*start["head.bias"][:2].tolist(), *[OUT_OF_REACH] * 3]
+    assert one.weights((Ref("any", 0), HELD, Own("nothing yet"))).keys() == model.keys()
+
+
+def test_classes_that_a_client_may_not_tell_about_can_be_answered() -> None:
+    """Every class of these clients is below the least that is told: the server knows of none."""
+    fields = {"method": "fedavg", "softmax": "own", "partition": "dirichlet", "clients": 20, "rounds": 3}
+    told = feddag.run(feddag.Experiment(**fields))
+    with pytest.MonkeyPatch.context() as patched:
+        released = Client.released
+        patched.setattr(Client, "released", lambda self, least=1: released(self, 1000))
+        hidden = feddag.run(feddag.Experiment(**fields))
+    assert hidden.result["accuracy"] == told.result["accuracy"]
+
+
+@pytest.mark.parametrize("method", ["feddag", "oracle"])
+def test_clients_that_change_answer_with_what_they_hold_now(method: str) -> None:
+    fields = {"drift_round": 2, "rounds": 4, "participation": 1.0, "clients": 10, "label_fraction": 0.2}
+    run = feddag.run(feddag.Experiment(method=method, softmax="own", **fields))
+    drift = run.result["drift"]
+    assert drift is not None and drift["accuracy_drifting"]["after"] > 0.3
+
+
+def test_whoever_comes_back_is_asked_again() -> None:
+    engine = FakeEngine({0: 10, 1: 10})
+    federation, method = started("fedavg", engine, SPEC, softmax="own")
+    method.classes = {0: [0, 1], 1: [2]}
+    method.leave(federation, [0])
+    assert method.classes == {1: [2]}
+
+
+@pytest.mark.parametrize("method", ["ditto", "cgpfl", "fedsoft", "pfedme", "fedgwc-pfedme"])
+def test_before_it_has_a_model_of_its_own_a_client_answers_with_its_classes(method: str) -> None:
+    half = Result(arrays={"shares": torch.tensor([0.5, 0.5]).double()})
+    engine = FakeEngine({0: 10, 1: 10}, answers={Importance: lambda *_: half})
+    _, made = started(method, engine, SPEC, softmax="own")
+    if made.clusters() is not None:
+        made.groups.cluster_of[0] = 0
+        getattr(made, "shares", {})[0] = [1.0]
+    layers = made.model_of(0)
+    assert isinstance(layers, tuple) and layers[1] == HELD and isinstance(layers[2], Own)
 
 
 @pytest.mark.parametrize(("held", "chosen"), [(True, 0), (False, 1)])

@@ -18,8 +18,8 @@ from feddag.engines.local import LocalEngine
 from feddag.engines.scoring import Scorer
 from feddag.engines.worker import Score, Worker, WorkerConfig
 from feddag.federation import Job
-from feddag.heads import Restricted
-from feddag.weights import Ref, Weights, overlaid
+from feddag.heads import OUT_OF_REACH, without
+from feddag.weights import HELD, Ref, Weights
 from tests.engines.test_local import federation_of
 
 ONE, OTHER = Ref("one", 1), Ref("other", 1)
@@ -128,38 +128,55 @@ def test_whoever_uses_what_no_block_passes_through_a_model_twice(wanted: list[tu
         assert torch.equal(table, expected)
 
 
-def pairs_of(config: WorkerConfig) -> list[tuple[Weights, Weights]]:
-    """For each of three clients the model, and over it a head that answers with some classes only."""
-    model, used = config.model.initial_weights(0, "a"), Restricted()
-    return [used.to(model, held) for held in ([0, 1], [1, 2], [0, 2])]
+HOLDS = {0: [0, 1], 1: [1, 2], 2: [0, 2]}
+
+
+@pytest.fixture
+def uneven(small_data, monkeypatch):
+    """Three clients, each of which has training samples of two of three classes only."""
+    samples = type(small_data).samples
+
+    def of_some_classes(data, client: int):
+        x, y = samples(data, client)
+        return x, np.resize(HOLDS[client], len(y))
+
+    monkeypatch.setattr(type(small_data), "samples", of_some_classes)
+    return small_data
+
+
+def expected_of(data, config: WorkerConfig, model: Weights) -> list[Tensor]:
+    """What each client would tell of the model if it answered only with classes that it holds."""
+    absent = [torch.tensor([label not in held for label in range(3)]) for held in HOLDS.values()]
+    worker = Worker(data, config, lambda _: {})
+    return [worker._score(without(model, flags), data.blocks(client)) for client, flags in enumerate(absent)]
 
 
 @pytest.mark.parametrize("encoders", [1, 2])
 @pytest.mark.parametrize(("kind", "workers"), [("torch", 1), ("torch", 2), ("native", 1), ("native", 3)])
-def test_heads_over_a_model_give_the_bytes_of_whole_models(small_data, kind, workers, encoders, worker_config) -> None:
+def test_heads_over_a_model_give_the_bytes_of_whole_models(uneven, kind, workers, encoders, worker_config) -> None:
     config = replace(worker_config, model=replace(worker_config.model, encoders=encoders))
     if kind == "native":
         config = replace(
             config, network=native_network(config.model, "native") if native.available() else pytest.skip()
         )
-    engine = LocalEngine(small_data, config, workers)
+    engine = LocalEngine(uneven, config, workers)
     federation = federation_of(engine, config)
-    pairs = pairs_of(config)
-    expected = [Worker(small_data, config, lambda _: {})._score(overlaid(pair), small_data.blocks(client))
-                for client, pair in enumerate(pairs)]  # fmt: skip
-    jobs = [Job(client, Evaluate(tuple(map(federation.put, pair)))) for client, pair in enumerate(pairs)]
+    model = config.model.initial_weights(0, "a")
+    jobs = [Job(client, Evaluate((federation.put(model), HELD))) for client in HOLDS]
+    expected = expected_of(uneven, config, model)
     for client, reply in enumerate(federation.ask(jobs)):
         assert torch.equal(reply.results[0].arrays["counts"], expected[client])
+    assert not torch.equal(expected[0], expected[1])
     engine.close()
 
 
 @pytest.mark.parametrize("kind", ["worker_config", "native_worker_config"])
-def test_the_encoder_is_not_run_once_per_head(small_data, kind: str, request, monkeypatch) -> None:
+def test_the_encoder_is_not_run_once_per_head(uneven, kind: str, request, monkeypatch) -> None:
     """Each test sample passes through it once, and no whole model is put together."""
     config = request.getfixturevalue(kind)
-    engine = LocalEngine(small_data, config, workers=1)
+    engine = LocalEngine(uneven, config, workers=1)
     federation = federation_of(engine, config)
-    pairs = [tuple(map(federation.put, pair)) for pair in pairs_of(config)]
+    model = federation.put(config.model.initial_weights(0, "a"))
     encoded: list[int] = []
     if kind == "worker_config":
         encoder = engine._pool._worker._trainer._model.encoder
@@ -167,23 +184,36 @@ def test_the_encoder_is_not_run_once_per_head(small_data, kind: str, request, mo
     else:
         called = native._call
         monkeypatch.setattr(native, "_call", lambda name, x, *rest: encoded.append(len(x)) or called(name, x, *rest))
-    monkeypatch.setattr(engine, "put", lambda weights: pytest.fail("a model was put together"))
-    federation.ask(Job(client, Evaluate(pair)) for client, pair in enumerate(pairs))
-    assert sum(encoded) == len(small_data.test_y)
+    put, handed = engine.put, []
+    monkeypatch.setattr(engine, "put", lambda weights: handed.append(set(weights)) or put(weights))
+    federation.ask(Job(client, Evaluate((model, HELD))) for client in HOLDS)
+    assert handed == [{"head.weight", "head.bias"}] * 3
+    assert sum(encoded) == len(uneven.test_y)
     engine.close()
 
 
-def test_a_head_that_is_not_linear_is_laid_over_its_model(small_data, worker_config, monkeypatch) -> None:
+def test_clients_that_hold_the_same_share_a_head_until_they_hold_others(uneven, worker_config, monkeypatch) -> None:
+    engine = LocalEngine(uneven, worker_config, workers=1, drift=(2, uneven))
+    federation = federation_of(engine, worker_config)
+    model = federation.put(worker_config.model.initial_weights(0, "a"))
+    first, second = engine._sent(0, (model, HELD)), engine._sent(1, (model, HELD))
+    assert first[0] == second[0] == model and first[1] != second[1] and engine._sent(0, (model, HELD)) == first
+    assert engine._handed[first[1]]["head.bias"][2] == OUT_OF_REACH
+    monkeypatch.setitem(HOLDS, 0, [1, 2])
+    federation.begin_round(2)
+    model = federation.put(worker_config.model.initial_weights(0, "a"))
+    assert engine._sent(0, (model, HELD)) == engine._sent(1, (model, HELD))
+    engine.close()
+
+
+def test_a_head_that_is_not_linear_is_laid_over_its_model(uneven, worker_config) -> None:
     """It might change in place what other heads are to read."""
     config = replace(worker_config, model=replace(worker_config.model, name=f"{__name__}:with_another_head"))
-    engine = LocalEngine(small_data, config, workers=1)
+    engine = LocalEngine(uneven, config, workers=1)
     federation = federation_of(engine, config)
-    pairs = pairs_of(config)
-    expected = [engine._pool._worker._score(overlaid(pair), small_data.blocks(n)) for n, pair in enumerate(pairs)]
-    replies = federation.ask(
-        Job(client, Evaluate(tuple(map(federation.put, pair)))) for client, pair in enumerate(pairs)
-    )
-    for reply, table in zip(replies, expected, strict=True):
+    model = config.model.initial_weights(0, "a")
+    replies = federation.ask(Job(client, Evaluate((federation.put(model), HELD))) for client in HOLDS)
+    for reply, table in zip(replies, expected_of(uneven, config, model), strict=True):
         assert torch.equal(reply.results[0].arrays["counts"], table)
     engine.close()
 

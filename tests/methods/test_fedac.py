@@ -224,8 +224,8 @@ def test_the_same_bytes_on_flowers_engine_and_with_a_map_that_outlives_a_stop(tm
 def test_rows_of_classes_that_a_client_does_not_hold_stay_out_of_the_centres() -> None:
     method = FedAC(FedAC.Settings(softmax="held"))
     method.common = {"head.weight": torch.tensor([[1.0], [2.0]]), "head.bias": torch.tensor([3.0, 4.0])}
-    method.classes = {0: [1]}
     sent = {"head.weight": torch.tensor([[9.0], [5.0]]), "head.bias": torch.tensor([OUT_OF_REACH, 6.0])}
     whole = method.whole(SimpleNamespace(client=0, weights=sent))
     assert whole["head.bias"].tolist() == [3.0, 6.0] and whole["head.weight"].tolist() == [[1.0], [5.0]]
-    assert method.whole(SimpleNamespace(client=1, weights=sent)) is sent  # what it holds is not known
+    told = sent | {"head.bias": torch.tensor([5.0, 6.0])}
+    assert method.whole(SimpleNamespace(client=1, weights=told)) is told  # it answers with all

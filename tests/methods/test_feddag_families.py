@@ -58,6 +58,19 @@ def test_a_familys_mean_by_hand() -> None:
     assert second.from_kin(trained, 2) is None
 
 
+def test_clusters_that_become_kin_later_go_on_with_their_mean() -> None:
+    """Cluster 0 has 1 client and cluster 1 three, by other names; cluster 3 comes and is kin of both; 2 of nobody."""
+    second = families([[0, 1, 2], [1, 2, 0], [0, 1, 2], [0, 1, 2]], [0, 0, 2, 0])
+    second._before = [0, 1, 2]
+    trained = {0: model([0.0, 1.0, 2.0], 0.0), 1: model([6.0, 5.0, 4.0], 4.0), 2: model([9.0, 9.0, 9.0], 9.0)}
+    united = second.united(trained, {0: 1.0, 1: 3.0, 2: 5.0, 3: 1.0})
+    assert sorted(united) == [0, 1]
+    assert united[0]["head.bias"].tolist() == [3.0, 4.75, 4.25] and united[1]["head.bias"].tolist() == [4.75, 4.25, 3.0]
+    assert united[0]["encoder.w"].item() == united[1]["encoder.w"].item() == 3.0
+    second._before = [0, 0, 2]
+    assert second.united(trained, {0: 1.0, 1: 3.0, 2: 5.0, 3: 1.0}) == {}  # they were kin before
+
+
 @pytest.mark.parametrize(
     ("counted", "family"),
     [

@@ -150,3 +150,30 @@ def test_a_later_group_with_a_warm_up_starts_from_that_and_nobody_trains_again()
     method.join(federation, [5])
     assert all(isinstance(step, MakeSignature) for job in engine.jobs for step in job.steps)
     assert set(method.groups.trained[2]["encoder.1.weight"].flatten().tolist()) == {5}  # what it pretends to have sent
+
+
+@pytest.mark.parametrize(("name", "how"), [("feddag-dagger", {}), ("feddag", {"sharing": "encoder"})])
+def test_a_later_group_with_two_encoders_has_a_trained_first_one(name: str, how: dict[str, Any]) -> None:
+    """The second encoder starts from warm-ups by default, the first one does not."""
+    engine, federation, method = begun(UNEVEN, name, **how)
+    testing.one_round(federation, method, [0, 1, 2])
+    engine.held[5] = [1, 2]
+    method.join(federation, [5])
+    founded = method.groups.trained[method.groups.cluster_of[5]]
+    assert moved(method.groups.trained[1], founded, "encoder") == 6  # client 5 adds 6 in a training
+    assert moved(method.initial_weights(federation, "cluster 2"), founded, "head") == 6
+    [step] = engine.jobs[0].steps
+    assert step.phase == "primary"
+
+
+def test_founders_train_in_one_exchange_and_kin_do_not_train() -> None:
+    engine, federation, method = begun(UNEVEN, "feddag-star")
+    testing.one_round(federation, method, [0, 1, 2])
+    engine.held |= {5: [1, 2], 6: [0, 3]}
+    method.membership.nearest = lambda client: None  # type: ignore[method-assign]
+    method.join(federation, [5, 6])
+    assert [job.client for job in engine.jobs] == [5, 6]
+    method.second.kin = lambda cluster: [0, cluster]  # type: ignore[method-assign]
+    engine.held |= {7: [0, 2]}
+    method.join(federation, [7])
+    assert all(isinstance(step, MakeSignature) for job in engine.jobs for step in job.steps)

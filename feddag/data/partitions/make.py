@@ -64,7 +64,7 @@ def make_partition(
         test, test_from = _by_client(own_test, kept, count), "train"
     validation = np.full_like(train, -1)
     if chosen.validation:
-        validation = _split_off(train, y, chosen.validation, rng(seed, "partition", "validation"))
+        validation = _split_off(train, y, chosen.validation, rng(seed, "partition", "validation"), always=False)
         train = np.where(validation >= 0, -1, train)
     return Partition(
         train=_by_client(train, kept, count),
@@ -182,11 +182,12 @@ def _divided_tests(
     return tuple(np.sort(np.concatenate(own)) for own in parts)
 
 
-def _split_off(client_of: Ints, y: Ints, share: float, generator: np.random.Generator) -> Ints:
+def _split_off(client_of: Ints, y: Ints, share: float, generator: np.random.Generator, always: bool = True) -> Ints:
     """The client of each sample that is split off, -1 for all others.
 
-    Of a client with two samples or more, at least one is split off and at least one stays: one of every class, while
-    any class has two.
+    At least one sample of each of a client's classes stays, and at least one is split off, while any class has two. Of
+    a client of several samples that has one of each class, one is split off only if there is `always` to be one: a
+    model cannot be judged by a class that it has never seen.
     """
     used = np.flatnonzero(client_of >= 0)
     used = used[np.lexsort((generator.random(len(used)), y[used], client_of[used]))]  # by client, class, chance
@@ -199,7 +200,7 @@ def _split_off(client_of: Ints, y: Ints, share: float, generator: np.random.Gene
     used, client = used[order], client[order]
     size = np.bincount(client)
     classes = np.bincount(client, weights=kept_first[order]).astype(np.int64)
-    spare = np.maximum(size - classes, size > 1)
+    spare = np.maximum(size - classes, (size > 1) & always)
     count = np.clip(np.rint(size * share).astype(np.int64), np.minimum(spare, 1), spare)
 
     # Of a client's last `spare` samples, `count` at equal steps: classes in proportion.

@@ -231,12 +231,11 @@ class FedDAGStar(ClusteredMethod):
     # Newcomers, drift, growth: A.8 and A.9 ---------------------------------------------------------------------------
 
     def join(self, federation: Federation, newcomers: Sequence[ClientId]) -> None:
-        """Algorithm 4: warm up alone, send a signature, be placed among the groups as they are."""
-        warmed = self.sign(federation, newcomers)
-        for client, reply in warmed.items():
-            cluster = self.settle(federation, client, reply)
+        """Algorithm 4: send a signature, be placed among the groups as they are."""
+        placed = self.settle(federation, self.sign(federation, newcomers))
+        for client, cluster in placed.items():
             federation.tell("join", f"client {client} joined cluster {cluster}", [client])
-        self.arrivals += len(warmed)
+        self.arrivals += len(placed)
         if 0 < self._settings.regroup_after <= self.arrivals:
             self.regroup(federation)
 
@@ -244,34 +243,60 @@ class FedDAGStar(ClusteredMethod):
         super().leave(federation, gone)
         self.monitor.forget(gone)
 
-    def settle(self, federation: Federation, client: ClientId, reply: Reply) -> int:
-        """Into the nearest cluster, or, unlike all of them, into one of its own that starts from its warm-up."""
-        cluster = self.membership.nearest(client)
-        if cluster is None:
-            number = self.groups.next_number
-            warm = self.mean_encoders([reply])
-            model = self.first_model(federation, number, warm, warm)
-            model |= self.second.later_encoder(self.groups.trained, number)
-            cluster = self.groups.found(model if warm else self.first_trained(federation, client, model))
-            self.membership.place(client, cluster)
-            self.second.founded(self.membership.grouping, cluster)
-            self.groups.served[cluster] = self.second.served(cluster, self.groups.trained[cluster])
-            for models in (self.groups.trained, self.groups.served):
-                models[cluster] = self.second.from_kin(models, cluster) or models[cluster]
-        else:
-            self.membership.place(client, cluster)
-        self.groups.move(client, cluster)
+    def settle(self, federation: Federation, signed: Mapping[ClientId, Reply]) -> dict[ClientId, int]:
+        """Each into the nearest cluster, or, unlike all of them, into one of its own."""
+        founders: dict[ClientId, int] = {}
+        for client, reply in signed.items():
+            cluster = self.membership.nearest(client)
+            if cluster is None:
+                cluster = founders[client] = self.found(federation, client, reply)
+            else:
+                self.membership.place(client, cluster)
+            self.groups.move(client, cluster)
+        self.train_first(federation, founders)
         self._held = None
+        return {client: self.groups.cluster_of[client] for client in signed}
+
+    def found(self, federation: Federation, client: ClientId, reply: Reply) -> int:
+        """A cluster of a client's own, whose model is that of its kin, or at first as at the start of the run."""
+        number = self.groups.next_number
+        warm = self.mean_encoders([reply])
+        model = self.first_model(federation, number, warm, warm)
+        cluster = self.groups.found(model | self.second.later_encoder(self.groups.trained, number))
+        self.membership.place(client, cluster)
+        self.second.founded(self.membership.grouping, cluster)
+        self.groups.served[cluster] = self.second.served(cluster, self.groups.trained[cluster])
+        self.unite()
+        for models in (self.groups.trained, self.groups.served):
+            models[cluster] = self.second.from_kin(models, cluster) or models[cluster]
         return cluster
 
-    def first_trained(self, federation: Federation, client: ClientId, model: Weights) -> Weights:
-        """The model of a group of one: the primary encoder of the largest group, and what its client makes of that."""
+    def unite(self) -> None:
+        """Clusters that have become kin have one model from now on."""
         members = list(self.groups.cluster_of.values())
-        largest = max(self.groups.trained, key=members.count)
-        model = model | only(self.groups.trained[largest], (PRIMARY,))
-        train = Train(federation.put(model), parts=(PRIMARY, HEAD), balanced=self._settings.balanced)
-        replies = list(federation.ask([Job(client, train)], optional=True))
-        return model | replies[0].weights if replies else model
+        for models in (self.groups.trained, self.groups.served):
+            models |= self.second.united(models, {z: float(max(1, members.count(z))) for z in models})
+
+    def train_first(self, federation: Federation, founders: Mapping[ClientId, int]) -> None:
+        """Groups of one have a model at once: what their clients make of the largest group's primary encoder.
+
+        Not where it is their kin's, or where the primary encoder has been trained in a warm-up.
+        """
+        start = self._settings.primary_start
+        alone = {c: z for c, z in founders.items() if len(self.second.kin(z)) == 1}
+        if not alone or (start == "warm" and not self.second.diversity):
+            return
+        members = [z for client, z in self.groups.cluster_of.items() if client not in founders]
+        largest = max((z for z in self.groups.trained if z not in founders.values()), key=members.count, default=None)
+        if start == "common" and not self.second.diversity and largest is not None:
+            for z in alone.values():
+                self.groups.trained[z] = self.groups.trained[z] | only(self.groups.trained[largest], (PRIMARY,))
+        how: dict[str, Any] = {"parts": (PRIMARY, HEAD), "balanced": self._settings.balanced, "phase": "primary"}
+        jobs = [Job(client, Train(federation.put(self.groups.trained[z]), **how)) for client, z in alone.items()]
+        trained = {reply.client: reply.weights for reply in federation.ask(jobs, optional=True)}
+        for client, z in alone.items():
+            model = self.groups.trained[z] | trained.get(client, {})
+            self.groups.trained[z], self.groups.served[z] = model, self.second.served(z, model)
 
     def look_for_drift(self, federation: Federation) -> None:
         """A.9: class shares that moved, or a loss that rose, make a client sign again and perhaps move."""
@@ -283,10 +308,10 @@ class FedDAGStar(ClusteredMethod):
             now = {reply.client: reply.results[0].arrays for reply in federation.ask(jobs)}
         signed = {client: arrays["counts"] for client, arrays in self.membership.signatures.items()}
         drifted = self.monitor.drifted(now, cluster_of, signed)
-        moved = self.sign(federation, drifted)
-        for client, reply in moved.items():
-            before = cluster_of[client]
-            after = self.settle(federation, client, reply)
+        before_all = dict(cluster_of)
+        moved = self.settle(federation, self.sign(federation, drifted))
+        for client, after in moved.items():
+            before = before_all[client]
             what = f"moved from cluster {before} to {after}" if after != before else "stays"
             federation.tell("drift", f"client {client} drifted and {what}", [client])
         # Whoever drifted and did not sign is compared with what it was before, and so asked again.
@@ -307,6 +332,7 @@ class FedDAGStar(ClusteredMethod):
         federation.tell("regroup", text, cluster_of)
         self._held = None
         self.second.regrouped(grouping, inherited)
+        self.unite()
         self.membership.found(grouping, cluster_of)
         self.monitor.forget(list(self.monitor.last))  # losses under other models
 

@@ -29,6 +29,8 @@ class Families(NoSecondary):
         """For each cluster, the common name of each of its classes."""
         self.family: list[int] = []
         """For each cluster, the first one of its family."""
+        self._before: list[int] = []
+        """The same before families were last looked for: who was kin then has had one model."""
 
     def start(self, federation: Federation, grouping: Grouping, first_cluster: Sequence[Signed]) -> None:
         self.first_cluster = list(first_cluster)
@@ -39,6 +41,7 @@ class Families(NoSecondary):
 
     def regrouped(self, grouping: Grouping, inherited: Mapping[int, Sequence[int]]) -> None:
         self._look(grouping)
+        self._before = list(range(len(self.family)))  # clusters are numbered anew, and have models of their own
 
     def diagnostics(self) -> Diagnostics:
         return super().diagnostics() | {"families": list(self.family), "names": [list(row) for row in self.names]}
@@ -57,6 +60,17 @@ class Families(NoSecondary):
         known = [other for other in self.kin(cluster) if other in models and other != cluster]
         return self.renamed(self._in_common_names(models[known[0]], known[0]), cluster) if known else None
 
+    def united(self, models: Models, sizes: Mapping[int, float]) -> Models:
+        """The mean over what were several families, weighted by how many clients each cluster has."""
+        united: Models = {}
+        for first in sorted(set(self.family)):
+            kin = [z for z in self.kin(first) if z < len(self._before)]
+            if len({self._before[z] for z in kin}) > 1:
+                common = [self._in_common_names(models[z], z) for z in kin]
+                mean = mean_of(common, [sizes[z] for z in kin])
+                united |= {z: under_names(mean, self.names[z]) for z in kin}
+        return united
+
     def joined(self, models: Models, samples: Mapping[int, float]) -> Models:
         """The mean over each family, in common names; also for its clusters that nobody answered from."""
         after = dict(models)
@@ -73,6 +87,7 @@ class Families(NoSecondary):
         return under_names(model, np.argsort(self.names[cluster]).tolist())
 
     def _look(self, grouping: Grouping) -> None:
+        self._before = self.family
         first = [Signature.from_tensors(signed) for signed in self.first_cluster]
         labels = np.concatenate([np.zeros(len(first), int), grouping.labels_ + 1])
         counted = {view for view, weights in grouping.weights_.items() if weights.any()}

@@ -104,6 +104,10 @@ class NoSecondary(Stateful):
         """The model that a cluster's kin have, under its names; None if it has no kin."""
         return None
 
+    def united(self, models: Models, sizes: Mapping[int, float]) -> Models:
+        """The models of clusters that have just become kin of each other, as the one that they go on with."""
+        return {}
+
     def joined(self, models: Models, samples: Mapping[int, float]) -> Models:
         """What clusters' clients trained in a round, and on how many samples, as the models that they go on with."""
         return models

@@ -114,6 +114,10 @@ def test_split_off_by_hand():
     client_of = np.array([0] * 10 + [1] * 3 + [2] + [-1])
     y = np.array([0] * 5 + [1] * 5 + [0, 1, 2] + [0] + [0])
     split = _split_off(client_of, y, 0.2, rng(0, "split"))
+    judged = _split_off(client_of, y, 0.2, rng(0, "split"), always=False)
+    for client in np.unique(client_of[client_of >= 0]):  # nobody is judged by a class that it has no sample of left
+        mine = client_of == client
+        assert set(y[mine & (judged >= 0)]) <= set(y[mine & (judged < 0)])
     assert split[:5].tolist().count(0) == 1  # two of ten, one of each class
     assert split[5:10].tolist().count(0) == 1
     assert split[10:13].tolist().count(1) == 1  # three classes of one sample: one sample all the same
