@@ -122,7 +122,7 @@ class ClusteredMethod(Method):
         return layers if len(layers) > 1 else self.used_in(cluster)
 
     def layers_of(self, cluster: int) -> Layered:
-        """A cluster's model, and over it, where clients tell only their own classes apart, that they answer with these."""
+        """A cluster's model, and over it, where clients tell only own classes apart, that they answer with these."""
         return (self.groups.served[cluster], HELD) if self._settings.softmax == "own" else (self.used_in(cluster),)
 
     def all_used(self) -> tuple[Weights | Layered, ...]:

@@ -16,12 +16,14 @@ from feddag.server.noise import cut_by_noise
 from feddag.server.similarity import Floats, class_excess, counts_of, data_excess, gradient_excess
 from feddag.server.style import StyleSpace
 
-STYLE = "style"
+STYLE, DATA = "style", "data"
 VIEWS = ("classes", "data", "gradient", STYLE)
 LEAST_CLARITY_RATIO = 0.5
 """A view that is less than half as clear as the clearest is ignored."""
 LEAST_SILHOUETTE_RATIO = 0.9
 """The silhouette that several views must reach together, as a share of the best that one of them reaches alone."""
+LEAST_REFINED = 10
+"""Clients of one look among whom groups are looked for: the pairs of fewer tell too little of what chance gives."""
 LEAST_WEIGHT = 1e-3
 """Added to every clarity, so that all views count the same where none is clear."""
 
@@ -63,7 +65,8 @@ def fuse_by_clarity(
     Views may be clear about different things, and together show the finer groups. Or they only blur each other, as
     domains and the classes that small clients happen to hold do. So where the mean silhouette of the fused groups is
     less than `least_silhouette_ratio` times that of the best single view, one view decides alone: how samples look, if
-    that counts, because its groups were tested against chance and hold inside each class; else the clearest.
+    that counts, because its groups were tested against chance and hold inside each class; else the clearest. Among
+    clients that look alike the data view then says whether there are groups inside (`_refined`).
     """
     cuts = {name: cut_by_noise(view, build_tree(view, linkage)) for name, view in views.items()}
     clarities = {name: clarity(view, cuts[name].labels) for name, view in views.items()}
@@ -79,7 +82,41 @@ def fuse_by_clarity(
             deciding = STYLE if STYLE in active_views else clearest
             weights = _normalised({deciding: active_views[deciding]}, views)
             distances = blend(views, weights)
+            if deciding == STYLE and DATA in views:
+                distances, weights = _refined(views[DATA], distances, weights, linkage)
     return FusedDistances(distances, weights, cuts)
+
+
+def _refined(
+    data: Floats, distances: Floats, weights: dict[str, NDArray[np.float64]], linkage: Linkage
+) -> tuple[Floats, dict[str, NDArray[np.float64]]]:
+    """Distances by looks, and inside groups of the same looks those of the data view, where it sees groups there.
+
+    Looks that differ blur what else does: concepts of clean and of noisy images are told apart among either. Which
+    classes clients hold is not asked here: few clients of one look miss some by chance.
+    """
+    labels = cut_by_noise(distances, build_tree(distances, linkage)).labels
+    distances, weights = distances.copy(), {name: value.copy() for name, value in weights.items()}
+    for group in np.unique(labels):
+        members = np.flatnonzero(labels == group)
+        pairs = pairs_among(members, len(labels))
+        if len(members) < LEAST_REFINED:
+            continue
+        inside = data[pairs]
+        if cut_by_noise(inside, build_tree(inside, linkage)).clusters > 1:
+            distances[pairs] = np.nan_to_num(inside)
+            weights[STYLE][members] = weights[DATA][members] = 0.5
+    return distances, weights
+
+
+def pairs_among(members: NDArray[np.int64], clients: int) -> NDArray[np.int64]:
+    """Where the pairs of some clients stand among the pairs of all, in order.
+
+    >>> pairs_among(np.array([0, 2, 3]), 4).tolist()  # of 01 02 03 12 13 23
+    [1, 2, 5]
+    """
+    one, other = (members[side] for side in np.triu_indices(len(members), 1))
+    return one * (2 * clients - one - 1) // 2 + other - one - 1
 
 
 def _normalised(

@@ -4,8 +4,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from feddag.server.clustering import clarity
-from feddag.server.fusion import blend, fuse_by_clarity
+from feddag.server.clustering import build_tree, clarity
+from feddag.server.fusion import _refined, blend, fuse_by_clarity
+from feddag.server.noise import cut_by_noise
 from tests.server.made import condensed
 
 
@@ -102,3 +103,37 @@ def test_looks_decide_over_classes_that_clients_were_left_with() -> None:
     assert found.weights["style"].all() and not found.weights["classes"].any()
     other = fuse_by_clarity({"classes": classes, "data": style})
     assert other.weights["classes"].all() and not other.weights["data"].any()
+
+
+def looks_and_concepts(each: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Two looks with two concepts in each: looks and data of every pair, and the four groups.
+
+    The data view sees concepts among clients of one look, and nothing but a blur between looks.
+    """
+    look, concept = np.repeat([0, 1], 2 * each), np.tile(np.repeat([0, 1], each), 2)
+    draw = np.random.default_rng(0)
+    noise = draw.normal(0, 0.02, (4 * each, 4 * each))
+    same = look[:, None] == look
+    blurred = np.where(same, 0.5 * (concept[:, None] != concept), draw.uniform(0.2, 0.6, same.shape))
+    table = blurred + noise
+    return grouped(list(look)), condensed((table + table.T) / 2 * ~np.eye(4 * each, dtype=bool)), 2 * look + concept
+
+
+def test_among_clients_of_one_look_the_data_view_says_whether_there_are_groups() -> None:
+    style, data, truth = looks_and_concepts(6)
+    distances, weights = _refined(data, style, {"style": np.ones(24), "data": np.zeros(24)}, "average")
+    assert cut_by_noise(distances, build_tree(distances)).labels.tolist() == truth.tolist()
+    np.testing.assert_allclose(weights["style"], 0.5)
+    np.testing.assert_allclose(weights["data"], 0.5)
+    alone = np.triu(np.ones((24, 24), bool), 1)
+    alone[:12, 12:] = False
+    inside = alone[np.triu_indices(24, 1)]
+    np.testing.assert_array_equal(distances[inside], data[inside])
+    np.testing.assert_array_equal(distances[~inside], style[~inside])
+
+
+def test_few_clients_of_one_look_stay_together() -> None:
+    style, data, _ = looks_and_concepts(4)
+    distances, weights = _refined(data, style, {"style": np.ones(16), "data": np.zeros(16)}, "average")
+    np.testing.assert_array_equal(weights["style"], 1)
+    np.testing.assert_array_equal(distances, style)

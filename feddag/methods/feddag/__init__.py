@@ -57,7 +57,7 @@ class FedDAGStar(ClusteredMethod):
     name = "feddag-star"
     sends = "model; once, a signature"
     paper = "FedDAG, ICLR 2026"
-    revision = 7
+    revision = 8  # concepts are found among clients of one look
     Settings: ClassVar[type[MethodSettings]] = GroupingSettings
     _settings: GroupingSettings
 
@@ -352,7 +352,7 @@ class FedDAGDagger(FedDAGStar):
 
     name = "feddag-dagger"
     cost = 2.7  # the second encoder, and the first one's forward pass beside it
-    revision = 8
+    revision = 9
     encoders = 2
     Settings = SecondarySettings
     _settings: SecondarySettings
@@ -370,7 +370,7 @@ class FedDAG(FedDAGDagger):
 
     name = "feddag"
     cost = 1.0  # with second encoders that visit other clusters it is that of `feddag-dagger`
-    revision = 9
+    revision = 10
     Settings = SharingSettings
     _settings: SharingSettings
 
