@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from feddag.bench.groups import signatures_of
+from feddag.bench.groups import SIGNED, signatures_of
 from feddag.client.signature import signature, standardised
 from feddag.data.datasets import load
 from feddag.experiment import Experiment
@@ -71,7 +71,7 @@ def _ari(dataset: str, setting: str, least: int, seeds: Sequence[int]) -> list[f
     scores = []
     for seed in seeds:
         experiment = Experiment(dataset=dataset, seed=seed, clients=CLIENTS.get(dataset, 100), **SETTINGS[setting])
-        signatures, truth = signatures_of(experiment, {"least_per_class": least})
+        signatures, truth = signatures_of(experiment, SIGNED["samples"] | {"least_per_class": least})
         scores.append(round(float(adjusted_rand_score(truth, group(signatures, seed=seed).labels_)), 4))
     return scores
 

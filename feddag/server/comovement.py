@@ -18,8 +18,8 @@ from feddag.server.interaction import Floats, Labels, spectral_labels
 from feddag.server.split_test import LEAST_SIZE, Present
 
 LEAST_ROUNDS = 10  # of a client, on average: its level and its change alone take three
-LEAST_SHARE = 0.5  # of surprises that groups explain, beyond chance: where clients are of one distribution, about 0.2
-ORDERS, MOST_ORDERS = 19, 1000  # at first, to know what chance explains; and at most, for a level below 1/1000
+LEAST_SHARE = 0.5  # of what chance leaves to explain; where clients are of one distribution, about 0.2 is explained
+ORDERS, MOST_ORDERS = 19, 1000  # at first, to know what chance explains; and at most, however small the level is
 SWEEPS = 10  # at most, in which clients join the part that they move with
 FLOOR = 1e-3  # a loss below is as good as none
 
@@ -128,8 +128,10 @@ def find_movers(
 ) -> Labels | None:
     """Groups of clients whose losses (rounds x clients x steps) move together, or None where there may be none.
 
-    They explain more than in any of 1 / level random orders (a Monte Carlo test), and `LEAST_SHARE` of what chance
-    leaves to explain. Made up here: two groups of five, for which rounds are good or bad by turns of their own.
+    They explain more than in any of 1 / level random orders, of 1000 at most (a Monte Carlo test: a level below 0.001 is
+    taken for that), and `LEAST_SHARE` of what chance leaves to explain, which is what mostly keeps alike clients
+    together. What parts explain is how much more clients have in common inside them than across: of k groups of one
+    size that have a share h of their surprises in common it is h k / (k - 1). Made up here: two groups of five, for which rounds are good or bad by turns of their own.
 
     >>> draw, truth = np.random.default_rng(0), np.repeat([0, 1], 5)
     >>> losses = np.exp(draw.normal(size=(20, 2))[:, truth] + np.arange(10) / 10)[..., None]

@@ -198,7 +198,8 @@ class LossHistory(Stateful):
             return [members]
         self.next_look[cluster] = int(np.ceil(NEXT_LOOK * age))
         self.looks[cluster] = self.looks.get(cluster, 0) + 1
-        # Every look is another chance for chance: 1/2 + 1/6 + 1/12 + ... of the level add up to all of it.
+        # Every look is another chance for chance: 1/2 + 1/6 + 1/12 + ... of the level add up to all of it. The test of
+        # movements knows no level below 0.001, so it may split one more of a thousand clusters at each look.
         level = self._level / (self.looks[cluster] * (self.looks[cluster] + 1))
         labels = find_movers(losses, present, self._most, MOVERS * level, generator)
         if labels is None:

@@ -365,8 +365,8 @@ class FedDAGDagger(FedDAGStar):
 
 
 class FedDAG(FedDAGDagger):
-    """The whole method. What clusters share is a field: one model for all that are renamings of each other, or second
-    encoders that visit other clusters along the complementarity graph, as in the paper."""
+    """The whole method. What clusters share is a field: one model for all that are renamings of each other or differ in
+    held classes only, or second encoders that visit other clusters along the complementarity graph, as in the paper."""
 
     name = "feddag"
     cost = 1.0  # with second encoders that visit other clusters it is that of `feddag-dagger`
