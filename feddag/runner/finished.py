@@ -100,7 +100,7 @@ class Run:
     def signature(self, x: Any, y: Any) -> Signature:
         """What a client with these samples would have sent to be grouped: as they lie in files, labels or class names.
 
-        It is made beside the data, as the run's clients made theirs; nothing else of the samples is needed to `place` it.
+        It is made beside the data, as the run's clients made theirs; nothing else of them is needed to `place` it.
         """
         with self._reading("nothing that a newcomer could be compared with") as (saved, method):
             signing, newcomer = by_signatures(method), self.result["clients"]

@@ -47,7 +47,7 @@ def sign_newcomer(
     samples: tuple[Any, Any],
     client: ClientId,
 ) -> Signature:
-    """What a client with these samples would have sent to be grouped: the same signature, after the same warm-up if there was one."""
+    """What a client with these samples would have sent to be grouped, after the same warm-up if there was one."""
     x, y = as_samples(samples[0], form.sample_shape), class_numbers(samples[1], form.classes)
     if len(x) != len(y) or not len(y):
         raise FeddagError(f"each sample needs a label, and there are {len(x)} samples and {len(y)} labels")

@@ -128,10 +128,11 @@ def find_movers(
 ) -> Labels | None:
     """Groups of clients whose losses (rounds x clients x steps) move together, or None where there may be none.
 
-    They explain more than in any of 1 / level random orders, of 1000 at most (a Monte Carlo test: a level below 0.001 is
-    taken for that), and `LEAST_SHARE` of what chance leaves to explain, which is what mostly keeps alike clients
+    They explain more than in any of 1 / level random orders, of 1000 at most (a Monte Carlo test: a level below 0.001
+    is taken for that), and `LEAST_SHARE` of what chance leaves to explain, which is what mostly keeps alike clients
     together. What parts explain is how much more clients have in common inside them than across: of k groups of one
-    size that have a share h of their surprises in common it is h k / (k - 1). Made up here: two groups of five, for which rounds are good or bad by turns of their own.
+    size that have a share h of their surprises in common it is h k / (k - 1). Made up here: two groups of five, for
+    which rounds are good or bad by turns of their own.
 
     >>> draw, truth = np.random.default_rng(0), np.repeat([0, 1], 5)
     >>> losses = np.exp(draw.normal(size=(20, 2))[:, truth] + np.arange(10) / 10)[..., None]
