@@ -19,8 +19,6 @@ from experiments.ingredients import BEFORE  # noqa: E402
 MOMENTUM = "experiments.server_momentum:Momentum"
 REVISIONS: Sequence[Mapping[str, int]] = ({}, {"feddag-star": 2, "feddag-dagger": 3, "feddag": 4, MOMENTUM: 2})
 """Today's, and those before clients told how their samples look: rows that were not run again since say so."""
-SAME: Mapping[str, Sequence[int]] = {"feddag-star": (6, 7), "feddag-dagger": (7, 8), "feddag": (8, 9)}
-"""Revisions that do what today's do wherever samples look alike, which is everywhere but under feature skew."""
 FORMS = {"pacs": "pacs48.npz", "office-caltech10": "office_caltech48.npz"}
 """The files that unverified datasets were found in: here they may not be found at all."""
 VISITING = {*SecondarySettings.__annotations__, *SharingSettings.__annotations__} - {"sharing"}
@@ -38,13 +36,9 @@ def kept(file: str, method: str, seeds: Sequence[int], age: int = 0, **fields: A
     elif method == "feddag" and VISITING & set(fields):
         fields |= {"sharing": "encoder"}
     for one in read_experiments(ROOT / "experiments" / f"{file}.toml", fields, [method], seeds):
-        revisions = [revision]
-        if revision is None and method in SAME and one.partition != "feature-skew":
-            revisions = [*SAME[method], None]
-        for each in revisions:
-            path = ROOT / "results" / f"{one.title()}-{one.key(each, FORMS.get(one.dataset))[:8]}.json"
-            if path.exists():
-                found[one.seed] = path
+        path = ROOT / "results" / f"{one.title()}-{one.key(revision, FORMS.get(one.dataset))[:8]}.json"
+        if path.exists():
+            found[one.seed] = path
     return found
 
 
