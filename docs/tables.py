@@ -251,6 +251,18 @@ TABLES = {
         ["accuracy", "vs feddag", "worst decile", "rounds", "TFLOP", "MB up / down per client"],
         small("fedgwc", "fedac", FEDDAG, costliest=FEDDAG),
     ),
+    "FedGWC and FedAC, 60 rounds": Table(
+        "level, seeds 0-2",
+        ["accuracy", "vs feddag", "worst decile", "groups found", "rounds", "TFLOP"],
+        [
+            Row(file, method, f"{setting}: `{method}`", costliest=FEDDAG)
+            for file, setting in {
+                "small-label-skew-60": "label skew 0.2, quantity 0.25",
+                "small-concept-shift-60": "concept shift",
+            }.items()
+            for method in (FEDAVG, ORACLE, "fedgwc", "fedac", FEDDAG)
+        ],
+    ),
     "baselines, quantity 0.25": Table(
         "quantity 0.25", PLAIN, rows_of("fmnist-label-skew-q0.25", LOCAL, FEDAVG, ORACLE)
     ),
