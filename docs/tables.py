@@ -154,6 +154,14 @@ SMALL = {
 }
 
 
+JUDGED = {"validation": 0.2, "evaluate": "validation"}
+FEDAC_PULLS: Sequence[Mapping[str, Any]] = (
+    {"pull": 0.1, "pull_encoder": 0.1},
+    {"pull": 1.0, "pull_encoder": 0.1},
+    {"pull": 0.1, "pull_encoder": 1.0},
+    {"pull": 0.1, "pull_encoder": 10.0},
+    {"pull": 10.0, "pull_encoder": 0.1},
+)
 AT_EQUAL_WORK = {
     "small-concept-shift": "concept shift",
     "small-label-skew-0.2-q0.25": "label skew 0.2, quantity 0.25",
@@ -240,6 +248,15 @@ TABLES = {
                 *(("fedac", f"`fedac`, K = {k} at first", {"clusters": k}) for k in (1, 3, 10)),
             )
         ],
+    ),
+    "FedAC, pulls": Table(
+        "three classes, seed 100, validation samples",
+        ["accuracy", "worst decile", "groups found"],
+        [
+            Row("fedac-classes", "fedac", f"{named(fields)}", fields={**JUDGED, **fields}, seeds=(100,))
+            for fields in FEDAC_PULLS
+        ]
+        + [Row("fedac-classes", "fedper", "`fedper`", fields=JUDGED, seeds=(100,))],
     ),
     "FedGWC and FedAC, as published": Table(
         "a quarter of Fashion-MNIST, seeds 0-4",
