@@ -169,6 +169,19 @@ TABLES = {
         ["accuracy", "vs feddag", "worst decile", "rounds", "TFLOP", "MB up / down per client"],
         small("fedgwc", "fedac", FEDDAG, costliest=FEDDAG),
     ),
+    "more rounds, level": Table(
+        "concept shift, level, seeds 0-2",
+        ["accuracy", "vs oracle", "worst decile", "TFLOP", "MB up / down per client"],
+        [
+            Row(file, method, f"{rounds} rounds: `{method}`", costliest=FEDDAG)
+            for file, rounds in (
+                ("small-concept-shift", 15),
+                ("small-concept-shift-60", 60),
+                ("small-concept-shift-200", 200),
+            )
+            for method in (ORACLE, FEDDAG)
+        ],
+    ),
     "FedGWC and FedAC, 60 rounds": Table(
         "level, seeds 0-2",
         ["accuracy", "vs feddag", "worst decile", "groups found", "rounds", "TFLOP"],
