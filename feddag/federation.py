@@ -107,6 +107,10 @@ class Engine(ABC):
         """
         return None
 
+    def held(self) -> Tensor | None:
+        """Which classes each client holds now (clients x classes); None where only the clients know."""
+        return None
+
     def begin_round(self, round: int) -> None:  # noqa: B027 - most engines have something to forget, none must
         """References handed out before now are no longer needed; who is here may be looked up afresh."""
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from feddag.client.step import Result
 from feddag.client.train import Train
@@ -48,6 +49,9 @@ class AttackedEngine(Engine):
 
     def population(self) -> tuple[ClientId, ...]:
         return self._engine.population()
+
+    def held(self) -> Tensor | None:
+        return self._engine.held()
 
     def put(self, weights: Weights) -> Ref:
         ref = self._engine.put(weights)

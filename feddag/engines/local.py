@@ -91,6 +91,9 @@ class LocalEngine(Engine):
     def counts(self, models: Sequence[Ref], which: Ints, clients: Ints) -> tuple[Tensor, Ints]:
         return self._scorer.counts([(model, model) for model in models], which, clients)
 
+    def held(self) -> Tensor:
+        return ~torch.stack([self._lacks(client) for client in self._population])
+
     def _score(self, jobs: Sequence[Job]) -> list[Reply]:
         """Jobs that only score models, put together from the scores of test blocks."""
         if not jobs:

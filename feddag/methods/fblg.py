@@ -97,5 +97,6 @@ class FBLG(FedAvg):
         return sorted(chosen[place].client for place in taken)
 
     def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
+        super().leave(federation, gone)
         for client in gone:
             self.embeddings.pop(client, None)

@@ -1,7 +1,7 @@
 """FedAC: personal models, held near their cluster's centre and a global embedding (Zhang et al., 2024).
 
-Every client goes on from its own model and sends it. The server groups the last models by their low-rank cosine with
-clusters' centres, and splits or merges clusters by how wide they are. docs/fidelity.md says where the paper errs.
+Every client goes on from its own model and sends it. The server groups models by their low-rank cosine with clusters'
+centres, and splits or merges clusters by how wide they are.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +20,7 @@ from feddag.records import Diagnostics
 from feddag.server.cluster_number import ClusterNumber
 from feddag.server.lrcos import ModelSimilarity, Similarity, divided, most_alike
 from feddag.server.robust import robust_mean
-from feddag.weights import HELD, ClientId, Own, Ref, Served, Weights, flat, only, used
+from feddag.weights import HELD, ClientId, Own, Served, Weights, flat, only, used
 
 EMBEDDING = ("encoder",)  # phi; the head is the decision h
 
@@ -68,10 +68,9 @@ class FedAC(ClusteredMethod):
         if not answered:
             return
         self.held |= answered
-        all_of_them = self._settings.embedding == "all"
-        self.common = self.mean_model(self.held if all_of_them else answered, self.common)  # line 9, as a mean
-        clients = sorted(self.held)
-        models = torch.stack([flat(self.held[client]) for client in clients])
+        everybody = self._settings.embedding == "all"
+        self.common = self.mean_model(self.held if everybody else answered, self.common)  # line 9, as a mean
+        clients, models = sorted(self.held), torch.stack([flat(self.held[client]) for client in sorted(self.held)])
         similarity = self.alike.in_round(models, federation.round)  # line 10, on the server: no map has to travel
         (self.e_step if self.founded else self.found)(federation, clients, similarity, models)  # line 11
         if self._settings.tuning:
@@ -80,20 +79,20 @@ class FedAC(ClusteredMethod):
 
     def whole(self, reply: Reply) -> Weights:
         """What a client sent; where its loss knew only its own classes, the other rows are those of the mean model."""
-        everything = self._settings.softmax == "all"
-        return reply.weights if everything else with_rows_of(reply.weights, self.common, out_of_reach(reply.weights))
+        absent = None if self._settings.softmax == "all" else out_of_reach(reply.weights)
+        return with_rows_of(reply.weights, self.common, absent)
 
     def local_updates(self, federation: Federation, sampled: Sequence[ClientId]) -> Iterator[Job]:
         """w <- w - eta * (gradient + mu * (w - Omega) + lambda * (phi - Phi)), from the client's own w."""
         own, centres = self._settings, {n: federation.put(weights) for n, weights in self.groups.trained.items()}
         common, embedding = federation.put(self.common), federation.put(only(self.common, EMBEDDING))
+        mask = () if own.softmax == "all" else (HELD,)  # so that what is sent says what is held
         for client in sampled:
             centre = centres.get(self.groups.cluster_of.get(client, -1), common)
+            first = (federation.put(last) if (last := self.held.get(client)) and client in self.lost else centre, *mask)
+            start = (*first, Own("personal")) if last and client not in self.lost else first
             both = Anchor(centre, own.pull), Anchor(embedding, own.pull_encoder, EMBEDDING)
             pulls = tuple(anchor for anchor in both if anchor.strength)
-            start: tuple[Ref | Own, ...] = (centre,)
-            if client in self.held:
-                start = (federation.put(self.held[client]),) if client in self.lost else (centre, Own("personal"))
             yield Job(client, Train(start, anchors=pulls, keep="personal", smoothing=own.smoothing))
 
     def found(self, federation: Federation, clients: list[ClientId], similarity: Similarity, models: Tensor) -> None:
@@ -142,9 +141,8 @@ class FedAC(ClusteredMethod):
         """Its own model; before it has one, its cluster's or the best of all."""
         if client in self.held and client not in self.lost:
             return (self.groups.served[self.groups.cluster_of[client]], used("personal", self._settings.smoothing))
-        if client not in self.held:
-            return super().model_of(client)
-        return (self.held[client], HELD) if self._settings.softmax == "own" else self.held[client]
+        last = self.held.get(client)
+        return super().model_of(client) if last is None else (last, HELD) if self._settings.softmax == "own" else last
 
     def diagnostics(self) -> Diagnostics:
         told: Diagnostics = {"clients": sorted(self.held), "by_round": self.number.curves()}

@@ -119,5 +119,6 @@ class FedMix(FedAvg):
         return TrainMixed(model, x=x, y=y, share=self._settings.share)
 
     def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
+        super().leave(federation, gone)
         for client in gone:
             self.held.pop(client, None)

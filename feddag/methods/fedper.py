@@ -54,6 +54,7 @@ class FedPer(FedAvg):
         self.headed: list[ClientId] = []  # who certainly has a head: it is not sent there again
 
     def round(self, federation: Federation, sampled: Sequence[ClientId]) -> None:
+        self.learn_classes(federation)
         base, head = (federation.put(only(self.weights, parts)) for parts in (BASE, HEAD))
         send = SendParts(BASE, PERSONAL, self._settings.smoothing)
         jobs = []
@@ -69,6 +70,7 @@ class FedPer(FedAvg):
         return None if mean is None else self.weights | mean
 
     def leave(self, federation: Federation, gone: Sequence[ClientId]) -> None:
+        super().leave(federation, gone)
         self.headed = [client for client in self.headed if client not in gone]
 
     def model_of(self, client: ClientId) -> Served:

@@ -71,6 +71,7 @@ class FedRC(ClusteredMethod):
     """E-step and M-step in each round; a client uses all models, mixed by its shares."""
 
     name = "fedrc"
+    revision = 2  # with a softmax over some classes, shares know only these
     needs = "k"
     sends = "k models, shares of samples and labels"
     cost = 3.0

@@ -26,7 +26,7 @@ from feddag.methods.clustered import ClusteredMethod, ClusteredSettings, compare
 from feddag.models import ModelSpec
 from feddag.records import Diagnostics
 from feddag.server.robust import robust_mean
-from feddag.weights import ClientId, Own, Ref, Served, Weights, used
+from feddag.weights import HELD, ClientId, Own, Ref, Served, Weights, used
 
 PERSONAL = "personal"
 
@@ -58,6 +58,7 @@ class FedSoft(ClusteredMethod):
     name = "fedsoft"
     needs = "k"
     sends = "model, shares of samples"
+    revision = 2  # with a softmax over some classes, shares and centres know only these
     paper = "Ruan and Joe-Wong, AAAI 2022"
 
     class Settings(ClusteredSettings):
@@ -135,7 +136,9 @@ class FedSoft(ClusteredMethod):
         """Loss + lambda / 2 * sum of u_s ||w - c_s||^2, from the client's own w."""
         pulls = (Anchor(models[n], self._settings.pull * u) for n, u in enumerate(self.shares[client]))
         centre = models[self.groups.cluster_of[client]]
-        start = (centre,) if client in self.lost else (centre, Own(PERSONAL))
+        # With HELD what is sent says what is held.
+        first: tuple[Ref | Own, ...] = (centre,) if self._settings.softmax == "all" else (centre, HELD)
+        start = first if client in self.lost else (*first, Own(PERSONAL))
         anchors = tuple(anchor for anchor in pulls if anchor.strength)
         return Train(start, anchors=anchors, keep=PERSONAL, smoothing=self._settings.smoothing)
 

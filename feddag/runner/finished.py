@@ -177,12 +177,13 @@ class Run:
         return model
 
     def _answering(self, saved: Checkpoint, method: Method, client: ClientId, model: Weights) -> Weights:
-        """A model that answers with classes that the client holds: all of which it told, unless small ones were hidden.
+        """A model that answers with classes that the client holds.
 
-        Where they may be, by `least_per_class` or by a node's own policy, it answers with those of the whole cluster.
+        On nodes of their own only clients know these for certain: then with all that anybody told in its cluster.
         """
-        hidden = not saved.tree["holds_states"] or getattr(self.experiment.settings, "least_per_class", 1) > 1
-        held = method.held_around(client) if hidden else method.held_by(client)
+        if (known := saved.tree.get("classes_held")) is not None:
+            return without(model, ~known[client])
+        held = method.held_by(client) if saved.tree["holds_states"] else method.held_around(client)
         return without(model, absent_classes(model, held)) if held else model
 
     def _tuned(self, saved: Checkpoint, method: Method, client: ClientId, group: Network) -> Network:

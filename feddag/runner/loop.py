@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from feddag.answers import far_beyond
 from feddag.errors import FeddagError
@@ -236,10 +237,15 @@ class Loop:
             "model": astuple(self.context.model),
             "holds_states": self.engine.holds_states,
             "joined": self.joined,
+            **({} if (held := self._held()) is None else {"classes_held": held}),
             **({"tuned": self.tuned, "common": self.personal.state_dict()} if self.personal.tried else {}),
             "seconds": self._seconds(),
         }
         self.files.save_checkpoint(number, tree, self.engine.states(), self.method.held)
+
+    def _held(self) -> Tensor | None:
+        """Which classes each client holds, where models answer only with these and it is known here."""
+        return None if self.experiment.settings.softmax == "all" else self.engine.held()
 
     def _seconds(self) -> float:
         return self.seconds_before + time.perf_counter() - self.began

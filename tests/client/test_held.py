@@ -12,7 +12,7 @@ from feddag.client.step import Client, Result
 from feddag.client.train import Anchor, Train
 from feddag.client.trainer import LocalSettings, make_trainer, native_network
 from feddag.errors import FeddagError
-from feddag.heads import OUT_OF_REACH, check_linear, sharpened
+from feddag.heads import OUT_OF_REACH, check_linear, out_of_reach, sharpened
 from feddag.methods.fedsoft import Importance
 from feddag.models import ModelSpec
 from feddag.testing import FakeEngine, started
@@ -172,6 +172,41 @@ def test_whoever_comes_back_is_asked_again() -> None:
     method.classes = {0: [0, 1], 1: [2]}
     method.leave(federation, [0])
     assert method.classes == {1: [2]}
+
+
+def answers_of(run: feddag.Run, clients: int) -> list[set[int]]:
+    noise = np.random.default_rng(0).integers(0, 17, (600, 8, 8, 1)).astype(np.uint8)
+    return [set(map(int, run.model(client).predict(noise))) for client in range(clients)]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddag"])
+def test_the_model_of_a_client_that_changed_answers_with_what_it_holds_now(method: str) -> None:
+    fields = {"rounds": 3, "participation": 1.0, "clients": 10, "label_fraction": 0.2, "softmax": "own"}
+    before = answers_of(feddag.run(feddag.Experiment(method=method, **fields)), 10)
+    after = answers_of(feddag.run(feddag.Experiment(method=method, drift_round=2, **fields)), 10)
+    changed = [client for client in range(10) if before[client].isdisjoint(after[client])]
+    assert len(changed) == 2  # a fifth
+
+
+def test_a_model_answers_with_classes_of_which_nothing_was_told() -> None:
+    """Also where a client has no head of its own yet, and whoever asks holds fewer samples than are told of."""
+    fields = {"partition": "dirichlet", "clients": 10, "rounds": 2, "softmax": "own", "concentration": 0.3}
+    for method in ({"method": "feddag", "least_per_class": 6}, {"method": "fedper", "participation": 0.2}):
+        experiment = feddag.Experiment(**method, **fields)
+        dataset = experiment.load_dataset()
+        held = [set(dataset.y_train[own].tolist()) for own in experiment.divide(dataset).train]
+        run = feddag.run(experiment)
+        for client, answered in enumerate(held):
+            bias = run.network(client).state_dict()["head.bias"]
+            assert {label for label in range(10) if bias[label] > OUT_OF_REACH / 2} == answered
+
+
+def test_what_is_sent_from_a_masked_start_says_what_is_held() -> None:
+    one, start = client(held=True, native=False)
+    result = Train(model=(Ref("any", 0), HELD)).run(one)
+    assert result.weights is not None
+    assert out_of_reach(result.weights).tolist() == [False, False, True, True, True]
+    assert torch.equal(result.weights["head.weight"][2:], start["head.weight"][2:])
 
 
 @pytest.mark.parametrize("method", ["ditto", "cgpfl", "fedsoft", "pfedme", "fedgwc-pfedme"])

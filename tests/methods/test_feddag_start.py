@@ -166,14 +166,25 @@ def test_a_later_group_with_two_encoders_has_a_trained_first_one(name: str, how:
     assert step.phase == "primary"
 
 
-def test_founders_train_in_one_exchange_and_kin_do_not_train() -> None:
+def test_founders_train_and_their_kin_have_what_they_trained() -> None:
+    """Client 5 founds cluster 2; client 6 founds 3, which is kin of 2 and nobody else."""
     engine, federation, method = begun(UNEVEN, "feddag-star")
     testing.one_round(federation, method, [0, 1, 2])
+    before = dict(method.groups.trained)
     engine.held |= {5: [1, 2], 6: [0, 3]}
     method.membership.nearest = lambda client: None  # type: ignore[method-assign]
+    method.second.kin = lambda cluster: [2, 3] if cluster == 3 else [cluster]  # type: ignore[method-assign]
+    method.second.from_kin = lambda models, cluster: models[2] if cluster == 3 else None  # type: ignore[method-assign]
+    asked, perform = [], engine.perform
+
+    def noted(jobs: Sequence[Job], round: int, exchange: int) -> Any:
+        asked.extend(job.client for job in jobs if type(job.steps[0]) is Train)
+        return perform(jobs, round, exchange)
+
+    engine.perform = noted  # type: ignore[method-assign]
     method.join(federation, [5, 6])
-    assert [job.client for job in engine.jobs] == [5, 6]
-    method.second.kin = lambda cluster: [0, cluster]  # type: ignore[method-assign]
-    engine.held |= {7: [0, 2]}
-    method.join(federation, [7])
-    assert all(isinstance(step, MakeSignature) for job in engine.jobs for step in job.steps)
+    assert asked == [5]
+    founded = method.groups.trained[2]
+    assert moved(method.groups.trained[1], founded, "encoder") == 6
+    assert method.groups.trained[3] is method.groups.trained[2] and method.groups.served[3] is method.groups.served[2]
+    assert {z: method.groups.trained[z] for z in before} == before

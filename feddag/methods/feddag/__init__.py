@@ -245,20 +245,21 @@ class FedDAGStar(ClusteredMethod):
 
     def settle(self, federation: Federation, signed: Mapping[ClientId, Reply]) -> dict[ClientId, int]:
         """Each into the nearest cluster, or, unlike all of them, into one of its own."""
-        founders: dict[ClientId, int] = {}
         for client, reply in signed.items():
             cluster = self.membership.nearest(client)
             if cluster is None:
-                cluster = founders[client] = self.found(federation, client, reply)
+                cluster = self.found(federation, client, reply)
             else:
                 self.membership.place(client, cluster)
             self.groups.move(client, cluster)
-        self.train_first(federation, founders)
         self._held = None
         return {client: self.groups.cluster_of[client] for client in signed}
 
     def found(self, federation: Federation, client: ClientId, reply: Reply) -> int:
-        """A cluster of a client's own, whose model is that of its kin, or at first as at the start of the run."""
+        """A cluster of a client's own, whose model is that of its kin, or one that its client trains at once.
+
+        One founder after the other: the next may be its kin.
+        """
         number = self.groups.next_number
         warm = self.mean_encoders([reply])
         model = self.first_model(federation, number, warm, warm)
@@ -269,34 +270,33 @@ class FedDAGStar(ClusteredMethod):
         self.unite()
         for models in (self.groups.trained, self.groups.served):
             models[cluster] = self.second.from_kin(models, cluster) or models[cluster]
+        if len(self.second.kin(cluster)) == 1:
+            self.train_first(federation, client, cluster)
         return cluster
 
     def unite(self) -> None:
         """Clusters that have become kin have one model from now on."""
         members = list(self.groups.cluster_of.values())
         for models in (self.groups.trained, self.groups.served):
-            models |= self.second.united(models, {z: float(max(1, members.count(z))) for z in models})
+            models |= self.second.united(models, {z: members.count(z) or 1e-6 for z in models})
 
-    def train_first(self, federation: Federation, founders: Mapping[ClientId, int]) -> None:
-        """Groups of one have a model at once: what their clients make of the largest group's primary encoder.
+    def train_first(self, federation: Federation, client: ClientId, cluster: int) -> None:
+        """A group of one has a model at once: what its client makes of the largest group's primary encoder.
 
-        Not where it is their kin's, or where the primary encoder has been trained in a warm-up.
+        Not where the primary encoder has been trained in a warm-up.
         """
-        start = self._settings.primary_start
-        alone = {c: z for c, z in founders.items() if len(self.second.kin(z)) == 1}
-        if not alone or (start == "warm" and not self.second.diversity):
+        start = "random" if self.second.diversity else self._settings.primary_start
+        if start == "warm":
             return
-        members = [z for client, z in self.groups.cluster_of.items() if client not in founders]
-        largest = max((z for z in self.groups.trained if z not in founders.values()), key=members.count, default=None)
-        if start == "common" and not self.second.diversity and largest is not None:
-            for z in alone.values():
-                self.groups.trained[z] = self.groups.trained[z] | only(self.groups.trained[largest], (PRIMARY,))
+        model, members = self.groups.trained[cluster], list(self.groups.cluster_of.values())
+        largest = max((z for z in self.groups.trained if z != cluster), key=members.count, default=None)
+        if start == "common" and largest is not None:
+            model = model | only(self.groups.trained[largest], (PRIMARY,))
         how: dict[str, Any] = {"parts": (PRIMARY, HEAD), "balanced": self._settings.balanced, "phase": "primary"}
-        jobs = [Job(client, Train(federation.put(self.groups.trained[z]), **how)) for client, z in alone.items()]
-        trained = {reply.client: reply.weights for reply in federation.ask(jobs, optional=True)}
-        for client, z in alone.items():
-            model = self.groups.trained[z] | trained.get(client, {})
-            self.groups.trained[z], self.groups.served[z] = model, self.second.served(z, model)
+        replies = federation.ask([Job(client, Train(federation.put(model), **how))], optional=True)
+        for reply in replies:
+            model = model | reply.weights
+        self.groups.trained[cluster], self.groups.served[cluster] = model, self.second.served(cluster, model)
 
     def look_for_drift(self, federation: Federation) -> None:
         """A.9: class shares that moved, or a loss that rose, make a client sign again and perhaps move."""
