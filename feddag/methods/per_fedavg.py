@@ -41,9 +41,8 @@ class TrainToAdapt(Train):
         weights, losses = client.weights(self.model), []
         velocity: Weights = {}
         for turn in range(1, len(batches), 2):
-            there, _ = client.fit(
-                weights, [batches[turn - 1]], inner, held=self.held, draw=turn
-            )  # w - alpha * gradient(w; D)
+            # w - alpha * gradient(w; D)
+            there, _ = client.fit(weights, [batches[turn - 1]], inner, held=self.held, draw=turn)
             after, loss = client.fit(there, [batches[turn]], outer, held=self.held, draw=turn + 1)
             step = {name: after[name] - there[name] for name in after}  # -beta * gradient(there; D')
             velocity = _moving(velocity, step, settings.momentum)

@@ -99,9 +99,9 @@ def _refined(
     distances, weights = distances.copy(), {name: value.copy() for name, value in weights.items()}
     for group in np.unique(labels):
         members = np.flatnonzero(labels == group)
-        pairs = pairs_among(members, len(labels))
         if len(members) < LEAST_REFINED:
             continue
+        pairs = pairs_among(members, len(labels))
         inside = data[pairs]
         if cut_by_noise(inside, build_tree(inside, linkage)).clusters > 1:
             distances[pairs] = np.nan_to_num(inside)
